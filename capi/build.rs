@@ -1,5 +1,5 @@
-//! Generates `wedjat.h` and its manual pages from the sources. scripts/link-library.sh links the shared
-//! library.
+//! Build script: generates the C header `wedjat.h` with cbindgen, and a manual page for each of its functions.
+//! Both contain the doc comments of the Rust sources. scripts/link-library.sh links the shared library.
 mod manual;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const SOURCES: [&str; 10] = [
     "src/worker.rs",
     "src/share.rs",
 ];
-/// Source of the enum of drop reasons: a table of variants and their keys.
+/// Source of the enum of drop reasons: a macro call `reasons!` with a table of variants and their keys.
 const REASONS: &str = "../dataplane/core/reason.rs";
 
 fn main() {
@@ -34,7 +34,8 @@ fn main() {
     }
 }
 
-/// Writes the header and the manual pages into `folder`. `reasons` is the path of a scratch file.
+/// Writes the header and the manual pages into `folder`. `reasons` is the path of a scratch file, a source for
+/// cbindgen with the enum of drop reasons.
 fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     let text = fs::read_to_string(REASONS).map_err(|error| format!("{REASONS}: {error}"))?;
     write(reasons, plain_enum(&text).ok_or(format!("{REASONS}: has no table `reasons!`"))?)?;
@@ -49,7 +50,9 @@ fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     manual::write(&text, env!("CARGO_PKG_VERSION"), &folder.join("man3"))
 }
 
-/// Returns the enum that the macro makes of the table in `source`. cbindgen does not expand the macro.
+/// Returns the enum that the macro `reasons!` makes of the table in `source`: each line `Variant => ...;` becomes
+/// `Variant,`, and other lines (comments) stay. Returns `None` without such a table. Needed because cbindgen does
+/// not expand macros.
 fn plain_enum(source: &str) -> Option<String> {
     let (_, table) = source.split_once("\nreasons! {\n")?;
     let (table, _) = table.split_once("\n}\n")?;
@@ -66,7 +69,7 @@ fn plain_enum(source: &str) -> Option<String> {
     Some(text + "}\n")
 }
 
-/// Turns the comments into those of a C header, without Markdown marks.
+/// Returns the header with comments for readers of C: Markdown headings become plain words, and backticks go.
 fn in_c_words(header: &str) -> String {
     let heads = [
         (" # Return value\n", " Returns:\n"),

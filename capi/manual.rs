@@ -1,8 +1,11 @@
-//! Manual pages of the functions, from the comments in the header.
+//! Manual pages (section 3, troff) of the functions in `wedjat.h`, for the build script.
+//!
+//! Input is the header as cbindgen writes it: each declaration follows its comment, which keeps the Markdown
+//! headings of the Rust doc comment (`# Return value`, `# Errors`, `# Called from`, `# Safety`).
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Writes a page, `NAME.3`, for each function in the header.
+/// Writes a page, `NAME.3`, for each function of the text `header` into `folder`.
 pub fn write(header: &str, version: &str, folder: &Path) -> Result<(), String> {
     let codes = codes(header);
     for (comment, rest) in header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n")) {
@@ -16,7 +19,7 @@ pub fn write(header: &str, version: &str, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the comment of each error code.
+/// Returns the comment of each error code in troff, by the code's name (`WEDJAT_ERROR_...`).
 fn codes(header: &str) -> BTreeMap<&str, String> {
     let comments = header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n#define "));
     let codes = comments.filter_map(|(comment, rest)| {
@@ -26,7 +29,8 @@ fn codes(header: &str) -> BTreeMap<&str, String> {
     codes.collect()
 }
 
-/// Returns the declaration after a comment, if it is a function's. That of an inline function ends before its body.
+/// Returns the declaration at the begin of `rest`, the text after a comment. Returns `None` if it declares no
+/// function. The declaration of an inline function ends before its body.
 fn prototype(rest: &str) -> Option<&str> {
     if rest.starts_with("static inline ") {
         return rest.split_once("\n{").map(|(declaration, _)| declaration);
@@ -46,7 +50,8 @@ fn name(prototype: &str) -> &str {
     before.rsplit([' ', '*']).next().unwrap_or_default()
 }
 
-/// Returns the page of a function in troff. `comment` is its comment in the header.
+/// Returns the page of a function in troff. `comment` is its comment in the header, `version` that of the package,
+/// and `codes` has the meaning of each error code.
 fn page(
     name: &str,
     prototype: &str,
@@ -86,8 +91,8 @@ fn page(
     page + ".SH SEE ALSO\n.BR wedjat (1),\n.BR wedjat_error_message (3),\n.BR wedjat_errno (3),\n.BR wedjat.toml (5),\nand the header wedjat.h\n"
 }
 
-/// Splits a description into the rest and the sentences that begin with "Returns". Without such a sentence,
-/// the first one describes the value, too.
+/// Splits a description without the heading `Return value`. Returns the text without the sentences that begin with
+/// "Returns", and these sentences without that word. Without such a sentence, the first one describes the value, too.
 fn split_returns(description: &str) -> (String, String) {
     let (mut rest, mut values) = (Vec::new(), Vec::new());
     for paragraph in description.trim().split("\n\n") {
@@ -119,7 +124,7 @@ fn split_returns(description: &str) -> (String, String) {
 fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, String>) -> String {
     let section: BTreeMap<&str, &str> =
         section.lines().filter_map(|line| line.trim().split_once(": ")).collect();
-    // True for an argument of this type. A pointer to such a pointer receives a result and is no handle.
+    // Tells whether an argument has this type. A pointer to such a pointer receives a result and is no handle.
     let has = |what: &str| {
         prototype.match_indices(what).any(|(at, _)| !prototype[at + what.len()..].starts_with('*'))
     };
@@ -132,13 +137,14 @@ fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, 
     if !returns_codes || name(prototype) == "wedjat_errno" {
         return "None.".to_owned();
     }
-    // True if the comment names the code, and not only a longer code that begins with it.
+    // Tells whether the comment names the code, and not only a longer code that begins with it.
     let is_mentioned = |code: &str| {
         comment.match_indices(code).any(|(at, _)| {
             !comment[at + code.len()..]
                 .starts_with(|next: char| next == '_' || next.is_ascii_uppercase())
         })
     };
+    // Tells whether a check of the arguments may return the code. The prototype tells which checks a call makes.
     let may_be = |code: &str| match code {
         "WEDJAT_ERROR_NULL" | "WEDJAT_ERROR_DEFECT" => is_handle || prototype.contains("**"),
         "WEDJAT_ERROR_HANDLE" => is_handle,

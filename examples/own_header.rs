@@ -1,4 +1,4 @@
-//! A program with its own header and sockets. wedjat assigns its tasks to workers.
+//! A program with its own packet header and sockets, which uses wedjat only to choose a worker for each task.
 //!
 //! `cargo run --example own_header -- CONFIGURATION ADDRESS` serves at the address without end. The
 //! configuration has no ports, one core, and a pool 1.
@@ -21,7 +21,8 @@ const POOL: u16 = 1;
 /// Unanswered tasks by ticket, each with its client and bytes.
 type Tasks = HashMap<u64, (SocketAddr, Vec<u8>)>;
 
-/// Serves until `is_over` returns true. `text` is the configuration. Times are in nanoseconds.
+/// Serves until `is_over` returns true: passes tasks from clients to the workers that wedjat chooses, and replies from
+/// workers to clients. `text` is the configuration. Times are in nanoseconds.
 ///
 /// # Errors
 /// If the configuration is invalid or has ports, or the scheduler refuses a call.

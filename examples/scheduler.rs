@@ -1,6 +1,9 @@
 //! A DPDK program that schedules tasks with wedjat as a library, with its own ports and loop.
 //!
 //! `cargo run --example scheduler -- leaf.toml [SECONDS]` ends after this time without packets, or never.
+//!
+//! The library rewrites each packet in place and returns a verdict. The program then sends, holds or frees the packet.
+//! A held packet waits for a free worker or for a neighbour's MAC address, until `release` returns it.
 use wedjat::config::Config;
 use wedjat::embed::{BURST, Options, Scheduler, Verdict};
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
@@ -27,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut scheduler = Scheduler::new(&config, &options)?;
     let mut context = scheduler.context(0).ok_or("the configuration has no core")?;
 
+    // `last` is the time of the last packet, in ticks.
     let (mut pool, mut last) = (packets.handle(), eal.now());
     // Packets that wait for a decision, by the place that the scheduler gave them.
     let mut held: Vec<_> = (0..context.places()).map(|_| None).collect();
@@ -37,12 +41,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut now = last;
     while seconds.is_none_or(|seconds| now - last < seconds * eal.ticks_hz()) {
         now = eal.now();
-        for at in 0..ports.len() {
+        for index in 0..ports.len() {
             let (mut burst, mut verdicts) = (Burst::new(), [Verdict::Consumed; BURST]);
-            if ports[at].rx_burst(&mut burst) > 0 {
+            if ports[index].rx_burst(&mut burst) > 0 {
                 last = now;
             }
-            context.process(at, now, &mut burst, &mut verdicts)?;
+            context.process(index, now, &mut burst, &mut verdicts)?;
             for (packet, verdict) in burst.into_iter().zip(verdicts) {
                 match verdict {
                     Verdict::Forward { port, .. } => passing[port as usize].push(packet),
@@ -57,6 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 passing[port as usize].push(released.packet);
             }
         }
+        // Questions are ARP requests and neighbour solicitations for the MAC addresses of workers and routers.
         while let Some((question, port)) = context.ask(now, &mut pool) {
             context.send_own(&mut ports[port], question);
         }

@@ -1,5 +1,5 @@
-//! Finds libdpdk and generates its bindings and the C code behind them. By default this is a shared object
-//! with wrappers of inline functions and a table of all called functions; the crate holds it as bytes and
+//! Build script: finds libdpdk and generates its bindings and the C code behind them. By default this is a shared
+//! object with wrappers of inline functions and a table of all called functions; the crate holds it as bytes and
 //! loads it. For static linking it is the wrappers and the list of archives.
 use std::collections::BTreeSet;
 use std::env;
@@ -10,7 +10,7 @@ use std::process::{Command, exit};
 /// Oldest supported release of DPDK.
 const MINIMUM: &str = "21.11";
 
-/// Functions that wedjat calls, inline or not.
+/// Regular expressions for the functions that wedjat calls, inline or not.
 const FUNCTIONS: &[&str] = &[
     "rte_eal_(init|cleanup|get_runtime_dir|has_hugepages)",
     "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|log_cur_msg_loglevel|thread_(un)?register)",
@@ -36,7 +36,7 @@ const FUNCTIONS: &[&str] = &[
     "wedjat_(rings|distributor)_.*",
 ];
 
-/// Constants, besides the types that the functions need.
+/// Regular expressions for the constants. The types that the functions need come by themselves.
 const CONSTANTS: &[&str] = &[
     "WEDJAT_.*",
     "RTE_MAX_LCORE",
@@ -45,6 +45,7 @@ const CONSTANTS: &[&str] = &[
     "RTE_TEL_MAX_ARRAY_ENTRIES",
 ];
 
+/// Finds libdpdk, generates the bindings, and then links its archives (static) or creates the shared object.
 fn main() {
     println!("cargo::rerun-if-changed=wrapper.h");
     println!("cargo::rerun-if-changed=yardsticks.h");
@@ -212,8 +213,8 @@ fn symbol(declared: &syn::ForeignItemFn) -> String {
     )
 }
 
-/// Returns a function that calls the entry `place` of the table.
-fn function(declared: &syn::ForeignItemFn, place: usize) -> syn::Item {
+/// Returns the source of a function with this declaration that calls the entry `index` of the table.
+fn function(declared: &syn::ForeignItemFn, index: usize) -> syn::Item {
     let syn::Signature { ident, inputs, output, .. } = &declared.sig;
     let (mut names, mut types) = (Vec::new(), Vec::new());
     for input in inputs {
@@ -225,8 +226,8 @@ fn function(declared: &syn::ForeignItemFn, place: usize) -> syn::Item {
         #[inline(always)]
         pub unsafe extern "C" fn #ident(#inputs) #output {
             unsafe {
-                let at = FUNCTIONS[#place].load(::core::sync::atomic::Ordering::Relaxed);
-                let function: unsafe extern "C" fn(#(#types),*) #output = ::core::mem::transmute(at);
+                let entry_address = FUNCTIONS[#index].load(::core::sync::atomic::Ordering::Relaxed);
+                let function: unsafe extern "C" fn(#(#types),*) #output = ::core::mem::transmute(entry_address);
                 function(#(#names),*)
             }
         }

@@ -1,5 +1,5 @@
-/* What wedjat uses of DPDK, for bindgen. Constants that Rust cannot read from a macro, and the field
- * offsets of rte_mbuf (opaque in Rust), are evaluated here, by the C compiler, against the installed headers. */
+/* Functions and constants of DPDK that wedjat uses, for bindgen. Constants that Rust cannot read from a macro, and the
+ * field offsets of rte_mbuf (opaque in Rust), are evaluated here, by the C compiler, against the installed headers. */
 /* A device's clock is read by a function that was experimental for long. */
 #define ALLOW_EXPERIMENTAL_API
 #include <stddef.h>
@@ -70,7 +70,7 @@ static const uint32_t WEDJAT_RSS_ONLY_SHIFT = 32;
 static const uint64_t WEDJAT_RSS_SRC_ONLY_SHIFTED = (RTE_ETH_RSS_L3_SRC_ONLY | RTE_ETH_RSS_L4_SRC_ONLY) >> 32;
 static const uint64_t WEDJAT_RSS_DST_ONLY_SHIFTED = (RTE_ETH_RSS_L3_DST_ONLY | RTE_ETH_RSS_L4_DST_ONLY) >> 32;
 static const uint32_t WEDJAT_MBUF_HEADROOM = RTE_PKTMBUF_HEADROOM;
-/* What Rust writes for an address that is not known: constants above INT64_MAX do not get there. */
+/* Rust writes this value for an unknown address, because constants above INT64_MAX do not get to Rust. */
 _Static_assert(RTE_BAD_IOVA == UINT64_MAX, "RTE_BAD_IOVA");
 #ifdef RTE_MEMPOOL_F_NO_IOVA_CONTIG
 static const uint32_t WEDJAT_POOL_NO_IOVA_CONTIG = RTE_MEMPOOL_F_NO_IOVA_CONTIG;
@@ -80,7 +80,7 @@ static const uint32_t WEDJAT_POOL_NO_IOVA_CONTIG = MEMPOOL_F_NO_IOVA_CONTIG;
 static const uint32_t WEDJAT_MBUF_SIZE = sizeof(struct rte_mbuf);
 static const uint32_t WEDJAT_POOL_PRIVATE_SIZE = sizeof(struct rte_pktmbuf_pool_private);
 
-/* Where the shared library looks for drivers; a macro of DPDK's own build. */
+/* Folder in which the shared library looks for drivers; a macro of DPDK's own build. */
 #ifdef RTE_EAL_PMD_PATH
 #define WEDJAT_DRIVER_FOLDER RTE_EAL_PMD_PATH
 #else
@@ -109,7 +109,7 @@ static inline int wedjat_link_up(uint16_t port, uint32_t *speed_mbps)
 	return error == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
 
-/* Numbers of telemetry's answers; the functions have other names since 23.03. */
+/* Starts a telemetry answer with a list of numbers; the functions for numbers have other names since 23.03. */
 static inline int wedjat_tel_start_numbers(struct rte_tel_data *data)
 {
 #if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
@@ -119,11 +119,13 @@ static inline int wedjat_tel_start_numbers(struct rte_tel_data *data)
 #endif
 }
 
+/* Starts an answer with a list of texts. */
 static inline int wedjat_tel_start_texts(struct rte_tel_data *data)
 {
 	return rte_tel_data_start_array(data, RTE_TEL_STRING_VAL);
 }
 
+/* Adds a number to a list. */
 static inline int wedjat_tel_array_number(struct rte_tel_data *data, uint64_t number)
 {
 #if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
@@ -133,6 +135,7 @@ static inline int wedjat_tel_array_number(struct rte_tel_data *data, uint64_t nu
 #endif
 }
 
+/* Adds a named number to a table. */
 static inline int wedjat_tel_dict_number(struct rte_tel_data *data, const char *name, uint64_t number)
 {
 #if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)

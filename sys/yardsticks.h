@@ -10,7 +10,7 @@
 
 enum { WEDJAT_BURST_MODE = RTE_DIST_ALG_BURST };
 
-/* Keeps up to `depth` tasks under way until `tasks` have come back. */
+/* The dispatcher: keeps up to `depth` tasks in flight until `tasks` have come back. A task is a number from 1 on. */
 static inline void wedjat_rings_drive(struct rte_ring *forth, struct rte_ring *back, uint32_t depth, uint64_t tasks)
 {
 	void *objects[WEDJAT_YARDSTICK_BURST];
@@ -32,7 +32,7 @@ static inline void wedjat_rings_drive(struct rte_ring *forth, struct rte_ring *b
 	}
 }
 
-/* The worker: gives back what comes. */
+/* The worker: returns each task that it receives, until `*stop` is set. */
 static inline void wedjat_rings_serve(struct rte_ring *forth, struct rte_ring *back, const volatile uint8_t *stop)
 {
 	void *objects[WEDJAT_YARDSTICK_BURST];
@@ -47,7 +47,7 @@ static inline void wedjat_rings_serve(struct rte_ring *forth, struct rte_ring *b
 	}
 }
 
-/* Keeps the packets going round until `tasks` have come back, and then gets all of them back. */
+/* The dispatcher: sends the packets again as they come back, until `tasks` have. Then gets all of them back. */
 static inline void wedjat_distributor_drive(struct rte_distributor *distributor, struct rte_mbuf **packets,
 					    uint32_t depth, uint64_t tasks)
 {
@@ -57,7 +57,7 @@ static inline void wedjat_distributor_drive(struct rte_distributor *distributor,
 
 	for (i = 0; i < depth; i++)
 		packets[i]->hash.usr = i + 1; /* flows of their own */
-	/* Refused until the worker has asked for the first time. */
+	/* The distributor refuses packets until the worker's first request. */
 	while (rte_distributor_process(distributor, packets, depth) == 0)
 		;
 	while (done < sent) {
@@ -71,13 +71,13 @@ static inline void wedjat_distributor_drive(struct rte_distributor *distributor,
 	}
 }
 
-/* What the other side waits for while it ends. */
+/* Lets the distributor answer a waiting worker, which can then end. */
 static inline void wedjat_distributor_turn(struct rte_distributor *distributor)
 {
 	rte_distributor_process(distributor, NULL, 0);
 }
 
-/* The worker: gives back what comes. */
+/* The worker: returns the packets that it receives with its next request, until `*stop` is set. */
 static inline void wedjat_distributor_serve(struct rte_distributor *distributor, const volatile uint8_t *stop)
 {
 	struct rte_mbuf *packets[8];

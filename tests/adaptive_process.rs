@@ -1,6 +1,8 @@
-//! Processes of a leaf and of an agent with four workers over memif. Both sleep while idle. The test is the
-//! client, and its threads are the workers. Nothing is asserted about time: every task is answered and
-//! accounted for in both ledgers.
+//! Adaptive polling (`poll = 'adaptive'`): processes of a leaf and of an agent with four workers over memif (DPDK's
+//! network device in shared memory). Both sleep while idle. The test is the client, and its threads are the workers.
+//! Nothing is asserted about time: every task is answered and accounted for in both ledgers.
+//!
+//! The leaf schedules tasks over workers. The agent, on the workers' host, gives them the tasks through shared memory.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -30,11 +32,12 @@ use timeouts::*;
 use wires::Wires;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+/// Number of workers.
 const WORKERS: usize = 4;
-/// 10.0.1.100.
+/// The client's address, 10.0.1.100.
 const CLIENT: u32 = 0x0A00_0164;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
-/// 10.0.1.1.
+/// The leaf's address towards clients, 10.0.1.1.
 const LEAF: u32 = 0x0A00_0101;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
 /// Largest number of outstanding tasks.
@@ -78,6 +81,7 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -128,6 +132,7 @@ impl Home {
 
 /// Client that records the worker of each answer.
 struct Client {
+    /// Wire 0 leads to the leaf's port for clients.
     wires: Wires,
     /// Worker of each answered task, by the task's number.
     answered: BTreeMap<u16, u16>,
@@ -206,10 +211,11 @@ fn tasks_and_workers_wake_sleeping_nodes() {
     }
     home.wait_for_sleep();
     for worker in 0..WORKERS as u16 {
-        assert!(client.answered.values().any(|&by| by == worker), "worker {worker}");
+        assert!(client.answered.values().any(|&id| id == worker), "worker {worker}");
     }
     let (leaf, agent) = (leaf.account(), agent.account());
     for account in [&leaf, &agent] {
+        // Five rounds of 200 tasks.
         for counter in ["scheduled", "replies"] {
             assert_eq!(account[counter], 1000, "{account}");
         }

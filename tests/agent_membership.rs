@@ -1,5 +1,10 @@
 //! Membership changes of an agent under traffic: workers and pools come and go between bursts, and every lost
 //! task is counted.
+//!
+//! An agent gives the tasks of a host to workers, through a region of shared memory. Each worker has a place in the
+//! region, which it claims and the agent grants, and an index in its pool's tables. The agent registers its workers
+//! with the leaf, which forwards clients' tasks. The agent's membership is its pools and workers; each change begins
+//! an epoch, a number that grows. The test is the leaf, the clients, the workers and the clock.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -25,16 +30,17 @@ use wedjat::wire::udp::{self, Flow};
 use changing::{ChangeRig, TrafficRig, random_change};
 use rig::{AgentHandles, AgentRig, Workers};
 
+/// Ticks per second.
 const HZ: u64 = 1_000_000_000;
 /// Ticks between two polls of the core; one tick is one nanosecond.
 const POLL_NS: u64 = 20_000;
-/// 10.0.2.11.
+/// The agent's address, 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-/// 10.0.2.1.
+/// The leaf's address, 10.0.2.1.
 const LEAF: u32 = 0x0A00_0201;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// 10.0.1.2.
+/// The client's address, 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
 
 /// Returns the agent's configuration. `key` is a line of the pool, or empty.
@@ -70,17 +76,21 @@ workers = "10-13"
 
 /// An agent with its control, its workers, and the far end of its wire.
 struct Rig {
+    /// The agent's core.
     agent: Agent<RingPort, FramePool>,
     /// Far end of the agent's port.
     wire: RingPort,
+    /// Pool of packet buffers.
     frames: FramePool,
     /// Path of a key file.
     key: String,
+    /// The workers' side of the agent.
     handles: AgentHandles,
+    /// The control, and checks of the agent's state file.
     changing: ChangeRig<AgentCores<Frame>>,
     /// Time of the last poll, in ns.
     now: u64,
-    /// Attached workers (`there`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
+    /// Attached workers (`attached`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
     workers: Workers,
     /// Tasks sent and not yet answered.
     open: BTreeSet<u16>,
@@ -89,7 +99,7 @@ struct Rig {
     /// Number of acknowledgements sent.
     acknowledged: u64,
     /// Workers that registered or sent keep-alives since this set was last cleared.
-    heard: BTreeSet<u16>,
+    registrations: BTreeSet<u16>,
     /// Workers whose messages or replies were signed since this set was last cleared.
     signed: BTreeSet<u16>,
     /// Number of the last task.
@@ -121,7 +131,7 @@ impl Rig {
             open: BTreeSet::new(),
             answered: 0,
             acknowledged: 0,
-            heard: BTreeSet::new(),
+            registrations: BTreeSet::new(),
             signed: BTreeSet::new(),
             next: 0,
         }
@@ -174,12 +184,12 @@ impl Rig {
         self.signed.extend(header.authenticated.then_some(header.src));
         match header.code {
             Code::WorkerId => {
-                self.heard.insert(header.src);
+                self.registrations.insert(header.src);
                 self.acknowledged += 1;
                 let answer = header.acknowledged_by(9, 100);
                 assert!(self.wire.send(&frame((LEAF, 1234), &answer)));
             }
-            Code::KeepAlive => _ = self.heard.insert(header.src),
+            Code::KeepAlive => _ = self.registrations.insert(header.src),
             code => {
                 assert!(code.is_reply() || code == Code::TaskRefused, "{code:?}");
                 assert!(self.open.remove(&header.seq), "an answer to an open task, once");
@@ -209,12 +219,12 @@ impl Rig {
     fn registered(&mut self) -> BTreeSet<u16> {
         self.now += HZ;
         self.polls(20);
-        self.heard.clear();
+        self.registrations.clear();
         for _ in 0..20 {
             self.now += HZ / 50;
             self.polls(20);
         }
-        self.heard.clone()
+        self.registrations.clone()
     }
 
     /// Checks the end of a test: every task is answered or counted as dropped, and the agent holds no packet.
@@ -240,7 +250,7 @@ impl TrafficRig for Rig {
     type Cores = AgentCores<Frame>;
 
     /// Rounds of settling after which each further round advances the time.
-    const SOON: usize = 20;
+    const ROUNDS_BEFORE_JUMPS: usize = 20;
 
     fn changing(&mut self) -> &mut ChangeRig<AgentCores<Frame>> {
         &mut self.changing
@@ -255,7 +265,7 @@ impl TrafficRig for Rig {
     }
 }
 
-/// Returns a packet to the agent from this source, which the leaf forwards.
+/// Returns a packet to the agent from this address and UDP port, as the leaf forwards it.
 fn frame((src, src_port): (u32, u16), header: &Header) -> Vec<u8> {
     let flow =
         Flow { src_mac: LEAF_MAC, dst_mac: AGENT_MAC, src, dst: AGENT, src_port, dst_port: 1234 };
@@ -265,7 +275,7 @@ fn frame((src, src_port): (u32, u16), header: &Header) -> Vec<u8> {
     bytes
 }
 
-/// Returns the set of these ids.
+/// Returns the ids as a set.
 fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
     ids.collect()
 }
@@ -282,9 +292,9 @@ fn membership_changes_keep_other_indices() {
     assert!([20, 22].into_iter().all(|id| rig.attach(id)), "before the core knows the change");
     rig.settle();
     assert_eq!(rig.changing.control.acknowledged(), epoch);
-    let now: BTreeSet<_> = [10, 11, 12, 13, 20, 22].into();
-    assert_eq!(rig.workers_of(7, 400), now);
-    assert_eq!(rig.registered(), now);
+    let attached: BTreeSet<_> = [10, 11, 12, 13, 20, 22].into();
+    assert_eq!(rig.workers_of(7, 400), attached);
+    assert_eq!(rig.registered(), attached);
     // Leaving workers get the signal to stop, and no worker can attach in their places.
     rig.change("remove-workers workers=10-11,22");
     assert!(!rig.attach(10));
@@ -374,6 +384,7 @@ fn new_worker_signs_with_its_pools_key() {
     assert_eq!(rig.workers_of(9, 20), [30].into());
     assert_eq!(rig.workers_of(11, 20), [40].into());
     assert_eq!(rig.registered(), [10, 11, 20, 30, 40].into());
+    // Pool 9 has no key.
     assert_eq!(rig.signed, [10, 11, 20, 40].into());
     rig.change("remove-workers workers=10-11");
     rig.settle();
@@ -401,7 +412,10 @@ fn unresponsive_worker_is_removed_and_its_place_reused() {
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agent.counters().dropped(DropReason::WorkerLost), 2);
-    assert!(rig.workers.there[&10].0.receiver().is_stopped(), "the worker has the signal to stop");
+    assert!(
+        rig.workers.attached[&10].0.receiver().is_stopped(),
+        "the worker has the signal to stop"
+    );
     // The new workers take all free places. The stuck worker still holds the tenth.
     rig.change("add-workers pool=7 workers=20-25");
     rig.polls(20);
@@ -409,7 +423,7 @@ fn unresponsive_worker_is_removed_and_its_place_reused() {
     assert!(error.contains("still hold others: end them"), "{error}");
     rig.workers.stuck.clear();
     rig.polls(20);
-    assert!(!rig.workers.there.contains_key(&10));
+    assert!(!rig.workers.attached.contains_key(&10));
     rig.change("add-workers pool=7 workers=26");
     assert!((20..27).all(|id| rig.attach(id)));
     rig.settle();
@@ -493,6 +507,7 @@ fn policies_speeds_and_queues_change() {
         rig.send(7, None);
         rig.polls(2);
     }
+    // The worker's share is 100 of 103, or 580 of 600 tasks.
     assert!(rig.workers.done[&10] > 450, "{:?}", rig.workers.done);
     // A policy that queues tasks again: of 120 tasks, 4 are at workers, 100 wait and 16 are refused.
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
@@ -516,7 +531,7 @@ fn unqueued_tasks_are_dropped_without_workers() {
     rig.change("set-policy pool=7 policy=random");
     // The workers leave while tasks still wait and before the agent can give them more. Of the 60 tasks, at most
     // 16 are in the workers' slots.
-    rig.workers.there.clear();
+    rig.workers.attached.clear();
     rig.polls(20);
     assert_eq!((rig.agent.waiting(), rig.agent.held()), (0, 0));
     let drops = [DropReason::NoMember, DropReason::WorkerLost];
@@ -579,7 +594,7 @@ fn random_changes_under_load_are_accounted_for() {
             }
             match rng.random_range(0..20) {
                 0..=7 => _ = rig.attach(rng.random_range(10..26)),
-                8 => _ = rig.workers.there.pop_first(),
+                8 => _ = rig.workers.attached.pop_first(),
                 9 => rig.now += HZ / 4,
                 _ => {}
             }

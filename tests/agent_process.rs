@@ -1,4 +1,7 @@
-//! `wedjat agent` with worker processes: under load, with a killed worker, and stopped in order.
+//! `wedjat agent` with worker processes: under load, with a killed worker, and stopped in order. An agent gives the
+//! tasks of a pool to workers through a region of shared memory, in which each worker claims a place, and the agent
+//! grants it. Also `wedjat leaf`, which schedules tasks over workers, with an agent on its core or behind a memif
+//! device.
 //!
 //! The test starts itself again as workers. The agent replays a capture, so that the load needs no third
 //! process.
@@ -65,18 +68,22 @@ mod processes {
     use super::process::{ChildProcess, account};
     use super::timeouts::*;
 
-    /// Name of the agent, for a worker process.
+    /// Environment variable with the agent's name; set only for a worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
-    /// Id of the worker to become, for a worker process; any if unset.
+    /// Environment variable with the id of the worker that a worker process becomes; any if unset.
     const WORKER: &str = "WEDJAT_TEST_WORKER";
+    /// Number of workers of the configurations.
     const WORKERS: usize = 3;
+    /// The agent's core, as the emulated clock names it.
     const NODE: Node = Node { role: Role::Agent, id: 6, core: 0 };
+    /// MAC address of the agent, or of the leaf with an agent.
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
     /// Address of the agent, or of the leaf with an agent: 10.0.2.11.
     const ADDRESS: u32 = 0x0A00_020B;
-    /// 10.0.1.2.
+    /// The client's address, 10.0.1.2.
     const CLIENT: u32 = 0x0A00_0102;
     const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+    /// MAC address of the leaf over IPv6.
     const LEAF: Mac = Mac([2, 0, 0, 0, 1, 1]);
 
     /// Returns the default options of a worker, with a long wait for the agent.
@@ -91,7 +98,7 @@ mod processes {
         let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
         match echo(&mut worker) {
             Some(Detached::Stopped) => {}
-            Some(gone) => panic!("{gone}"),
+            Some(reason) => panic!("{reason}"),
             None => panic!("nothing came for {TIMEOUT:?}"),
         }
     }
@@ -153,6 +160,7 @@ mod processes {
             home
         }
 
+        /// Returns the path of a file in the folder.
         fn path(&self, name: &str) -> PathBuf {
             self.0.path().join(name)
         }
@@ -232,6 +240,8 @@ mod processes {
         account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
 
+    /// Kills one of three workers under load. Checks that the remaining two go on, and that a new worker takes its
+    /// place. The account must have its lost tasks.
     pub fn a_killed_worker_loses_its_own_tasks_only() {
         let home = Home::new(64, ",infinite_rx=1");
         let agent = ChildProcess::start(&mut home.command("agent"));
@@ -260,13 +270,13 @@ mod processes {
         wait_until("more replies come", || home.counter("replies") > before + 5000);
         agent.signal("-TERM");
         let output = agent.output();
-        let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
+        let (account, log) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(ChildProcess::ended);
 
         let attach = &account["attach"];
         assert_eq!((attach["died"].as_u64(), attach["at_fault"].as_u64()), (Some(1), Some(0)));
-        for told in ["worker 20 of pool 1 has joined", " of pool 1 has left"] {
-            assert!(said.contains(told), "{said}");
+        for line in ["worker 20 of pool 1 has joined", " of pool 1 has left"] {
+            assert!(log.contains(line), "{log}");
         }
         assert_eq!(attach["silent"], 0);
         let lost = count(&account, "/drops/worker_lost");
@@ -276,6 +286,8 @@ mod processes {
         assert!(!home.path("region").exists(), "the region is gone");
     }
 
+    /// Changes workers, pools and policies under load, by lines on the agent's standard input (`--changes -`). Checks
+    /// the state file, the log, and that only tasks at the end are lost.
     pub fn workers_and_pools_come_and_go_under_load() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("agent", &["--changes", "-"]);
@@ -293,11 +305,12 @@ mod processes {
         // Returns the workers of each pool, as the state file shows them.
         let named = |home: &Home| -> Vec<(u64, Vec<u64>)> {
             let state = home.state_json();
-            let ids = |of: &Value, key: &str| of[key].as_u64().unwrap_or_default();
+            let number = |object: &Value, key: &str| object[key].as_u64().unwrap_or_default();
             let pools = state["pools"].as_array().cloned().unwrap_or_default();
             let members = |pool: &Value| pool["members"].as_array().cloned().unwrap_or_default();
-            let workers = |pool| members(pool).iter().map(|one| ids(one, "worker")).collect();
-            pools.iter().map(|pool| (ids(pool, "id"), workers(pool))).collect()
+            let workers =
+                |pool| members(pool).iter().map(|member| number(member, "worker")).collect();
+            pools.iter().map(|pool| (number(pool, "id"), workers(pool))).collect()
         };
         writeln!(lines, "add-workers pool=1 workers=30-31\nadd-server ip=10.0.2.12").unwrap();
         wait_until("workers 30 and 31 have places", || {
@@ -312,8 +325,8 @@ mod processes {
         wait_until("workers 20 and 30 are gone", || named(&home) == [(1, vec![21, 22, 31])]);
         [20, 30].into_iter().for_each(|id| workers.remove(&id).unwrap().ended());
         let name = home.path("region");
-        let gone = Options { worker: Some(20), ..attach_options() };
-        let refused = Worker::attach(name.to_str().unwrap(), &gone).unwrap_err();
+        let as_removed = Options { worker: Some(20), ..attach_options() };
+        let refused = Worker::attach(name.to_str().unwrap(), &as_removed).unwrap_err();
         assert!(refused.to_string().contains("has no worker with id 20"), "{refused}");
         more_replies(&home);
         // A second pool with another policy. Workers of both pools go on while the policy changes.
@@ -338,7 +351,7 @@ mod processes {
         drop(lines);
         agent.signal("-TERM");
         let output = agent.output();
-        let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
+        let (account, log) = (account(&output), String::from_utf8_lossy(&output.stderr));
         last.ended();
         // Workers 20 to 22, 30, 31, 40 and 50 joined. All except 50 left before the end.
         let attach = &account["attach"];
@@ -349,20 +362,22 @@ mod processes {
         assert_eq!(gone[0], 0, "a leaving worker answers its tasks: {account}");
         let done = count(&account, "/replies") + gone.iter().sum::<u64>();
         assert_eq!(count(&account, "/scheduled"), done, "{account}");
-        for told in [
+        for line in [
             "change 2: add-workers pool=1 workers=30-31",
             "the core uses it",
             "change refused: add-server ip=10.0.2.12: server 10.0.2.12: an agent's workers are on its own host",
             "worker 20 of pool 1 was released",
             "worker 50 of pool 1 has joined",
         ] {
-            assert!(said.contains(told), "{told}: {said}");
+            assert!(log.contains(line), "{line}: {log}");
         }
         let policy = account["policy"].as_str().unwrap();
         assert!(account["workers"] == 1 && policy.starts_with("cfcfs"), "{account}");
     }
 
-    /// Runs on emulated time, so that the worker is there before all tasks except those of the first burst.
+    /// Checks that a worker serves the tasks of a capture, except those that arrive before it. Runs on emulated time:
+    /// the test (the conductor) gives the agent a turn for each poll, so that only the first burst comes before the
+    /// worker.
     pub fn tasks_are_done_or_counted_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
         let clock = home.path("clock");
@@ -370,6 +385,7 @@ mod processes {
         let clock = ["--clock", clock.to_str().unwrap()];
         let agent = ChildProcess::start(&mut home.command_with("agent", &clock));
         let region = home.region();
+        // Number of the agent's core at the conductor.
         let mut node = None;
         wait_until("the agent waits for its first turn", || {
             node = conductor.take(NODE);
@@ -390,12 +406,14 @@ mod processes {
         agent.signal("-TERM");
         let account = account(&agent.output());
         worker.ended();
-        let nobody = count(&account, "/drops/no_member");
-        assert!(nobody <= 32, "one burst: {account}");
-        assert_eq!(count(&account, "/replies") + nobody, 500, "{account}");
-        assert_eq!(count(&account, "/tx_packets") + nobody, 500, "{account}");
+        let unserved = count(&account, "/drops/no_member");
+        assert!(unserved <= 32, "one burst: {account}");
+        assert_eq!(count(&account, "/replies") + unserved, 500, "{account}");
+        assert_eq!(count(&account, "/tx_packets") + unserved, 500, "{account}");
     }
 
+    /// Checks the errors for a second agent of the same name. Checks also those for a worker that attaches to no agent,
+    /// to another file, under an unknown id, or to a killed agent.
     pub fn impossible_attachments_and_agents_are_refused() {
         let home = Home::new(1, ",infinite_rx=1");
         let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
@@ -403,9 +421,9 @@ mod processes {
         let agent = ChildProcess::start(&mut home.command("agent"));
         drop(home.region());
         let second = home.command("agent").output().unwrap();
-        let said = String::from_utf8_lossy(&second.stderr);
-        assert_eq!(second.status.code(), Some(1), "{said}");
-        assert!(said.contains("in use by a running agent"), "{said}");
+        let log = String::from_utf8_lossy(&second.stderr);
+        assert_eq!(second.status.code(), Some(1), "{log}");
+        assert!(log.contains("in use by a running agent"), "{log}");
 
         // Regions of earlier releases were files. Tests of the library cover other versions of the socket's
         // offer.
@@ -431,6 +449,8 @@ mod processes {
         account(&agent.output());
     }
 
+    /// Runs a leaf with an agent on its core under load: kills a worker, attaches others, and changes the workers.
+    /// Checks the accounts of leaf and agent.
     pub fn leaf_and_agent_share_a_process_and_a_core() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("leaf", &["--changes", "-"]);
@@ -476,11 +496,11 @@ mod processes {
         fourth.ended();
         node.signal("-TERM");
         let output = node.output();
-        let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
+        let (account, log) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(ChildProcess::ended);
-        for told in ["change 3: agent set-policy", "worker 30 of pool 1 has joined", "was released"]
+        for line in ["change 3: agent set-policy", "worker 30 of pool 1 has joined", "was released"]
         {
-            assert!(said.contains(told), "{told}: {said}");
+            assert!(log.contains(line), "{line}: {log}");
         }
         let agent = &account["agent"];
         assert!(agent["policy"].as_str().unwrap().starts_with("cfcfs"), "{agent}");
@@ -548,7 +568,7 @@ mod processes {
 
     /// A leaf replays a capture of tasks and passes them over memif to an agent with worker processes. Leaf
     /// and agent find each other, the workers register, and every task is answered. `has_key` gives the pool
-    /// a key.
+    /// a key, with which the agent signs replies.
     pub fn leaf_agent_and_workers_speak_ipv6(has_key: bool) {
         // At most 256 packets may wait for the agent's MAC address (`UNRESOLVED_HELD_MAX`).
         const TASKS: u16 = 200;

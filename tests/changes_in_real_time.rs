@@ -1,6 +1,10 @@
 //! Membership changes in real time. The agent's workers are threads that come and go, gRPC calls change the
 //! agent, and a client sends tasks. Each call is answered, and each task is answered or counted. All threads
 //! stall now and then, as on real machines. WEDJAT_SECONDS sets the length, 3 if unset.
+//!
+//! An agent gives the tasks of a pool to workers, through a region of shared memory with a place for each worker. Its
+//! membership is its pools and workers. Threads of the test: the core with the client, the watching thread (which
+//! serves requests and changes the membership), the workers, and the operator.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -46,6 +50,7 @@ const TEXT: &str = "[agent]\nname = 'real'\ncore = 1\nseed = 7\nslots = 4\npaylo
                     [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
                     [[pool]]\nid = 7\npolicy = 'jbsq(k=2)'\nqueue = 64\nworkers = '10-13'\n";
 
+/// Random generator of each thread, with a fixed seed.
 type Rng = Xoshiro256PlusPlus;
 
 /// Stalls the thread with probability `chance`.
@@ -73,6 +78,7 @@ struct Shared {
 
 /// The core, with the client at the far end of its wire.
 struct Core {
+    /// The agent, polled by this thread.
     agent: Agent<RingPort, FramePool>,
     /// Far end of the agent's port.
     wire: RingPort,
@@ -124,8 +130,8 @@ impl Core {
         let dropped = |core: &Self| core.agent.counters().dropped_total();
         while !shared.ends.load(Acquire) {
             // `open` also has the dropped tasks. It stays below 60,000, so that `send` finds a free number.
-            let under_way = self.open.len() as u64 - dropped(&self).min(self.open.len() as u64);
-            if shared.sends.load(Acquire) && under_way < OPEN_MAX as u64 && self.open.len() < 60_000
+            let in_flight = self.open.len() as u64 - dropped(&self).min(self.open.len() as u64);
+            if shared.sends.load(Acquire) && in_flight < OPEN_MAX as u64 && self.open.len() < 60_000
             {
                 self.send();
             }
@@ -154,7 +160,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
         spin: Duration::ZERO,
         ..Options::default()
     };
-    let mut came = 0;
+    let mut attached = 0;
     while !shared.leave.load(Acquire) {
         let has_place = (0..region.shape().channels)
             .any(|at| region.identity(at).is_some_and(|identity| identity.id == id));
@@ -164,7 +170,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
             std::thread::sleep(Duration::from_millis(2));
             continue;
         };
-        came += 1;
+        attached += 1;
         let stays = Duration::from_millis(rng.random_range(20..300));
         let since = Instant::now();
         while since.elapsed() < stays && !shared.leave.load(Acquire) {
@@ -176,10 +182,11 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
             pause(&mut rng, 0.001);
         }
     }
-    came
+    attached
 }
 
-/// Sends the handle for requests to the node's control, and serves these requests until `ends`.
+/// Runs the watching thread of the node: sends the handle by which the server passes requests, and serves these
+/// requests until `ends`.
 fn watch(
     (control, table): (Control<AgentCores<Frame>>, Arc<Table>),
     handle: &mpsc::Sender<Handle>,
@@ -211,8 +218,9 @@ fn random_change(rng: &mut Rng) -> Change {
     text.parse().unwrap()
 }
 
-/// Makes changes in sequence for `time` and checks each answer. Then stops the client and waits until every task
-/// is answered or counted. Returns the number of accepted changes, and the status codes of rejected ones.
+/// Makes changes in sequence for `time`, as an operator would by gRPC, and checks each answer: an accepted change has a
+/// greater version than the last. Then stops the client and waits until every task is answered or counted. Returns the
+/// number of accepted changes, and the status codes of rejected ones.
 fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<String, u64>) {
     let mut connection = Connection::open(&Access::State(state.to_owned())).unwrap();
     let mut rng = Rng::seed_from_u64(3);
@@ -270,16 +278,18 @@ fn every_task_is_accounted_for_during_changes() {
         let server = Server::start(&ControlConfig::default(), Some(&state), handle, &[]).unwrap();
         let changed = std::panic::catch_unwind(|| change(&state, time, shared));
         shared.leave.store(true, Release);
-        let came: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        let attached: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         shared.ends.store(true, Release);
         let attach = core.join().unwrap();
         drop(server);
         let (changes, refused) = changed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let answered = shared.answered.load(Acquire);
-        let what =
-            format!("{changes} changes, {refused:?}, {answered} answered, {came} came, {attach:?}");
-        assert!(changes >= 10 && answered >= 100 && came >= 10, "{what}");
-        assert!(attach.joined >= came, "{what}");
+        let what = format!(
+            "{changes} changes, {refused:?}, {answered} answered, {attached} came, {attach:?}"
+        );
+        // Enough of everything happened.
+        assert!(changes >= 10 && answered >= 100 && attached >= 10, "{what}");
+        assert!(attach.joined >= attached, "{what}");
         assert_eq!((attach.silent, attach.at_fault), (0, 0), "{what}");
     });
     assert_eq!(frames.in_use(), 0);

@@ -1,5 +1,9 @@
 //! Thousands of changes on emulated time, in a rack at a load of 80%. No task is lost, every change is
 //! answered, and all cores apply it within a millisecond.
+//!
+//! A change is one of the membership: the pools, servers and workers of a leaf (the scheduler of a rack). Each accepted
+//! change begins an epoch, a number that grows. The test is the clients, the servers and the clock of a leaf with two
+//! cores.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod changing;
@@ -28,6 +32,7 @@ use changing::ChangeRig;
 use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
 use rig::{CoreRig, Sizes};
 
+/// Number of the leaf's cores.
 const CORES: usize = 2;
 /// Index of the ports towards clients.
 const CLIENTS: usize = 0;
@@ -37,6 +42,7 @@ const WORKERS: usize = 1;
 const POLL_NS: u64 = 2_000;
 /// Mean service time.
 const SERVICE_NS: f64 = 50_000.0;
+/// Arrival rate of tasks, relative to the capacity of the active workers.
 const LOAD: f64 = 0.8;
 /// Time within which all cores apply a change.
 const TAKEN_NS: u64 = 1_000_000;
@@ -65,17 +71,23 @@ struct Work {
     done: u64,
     /// The leaf's core that sent it.
     core: usize,
+    /// Address of the worker's server.
     server: u32,
+    /// Header of the task as the leaf sent it.
     header: Header,
 }
 
 /// A leaf of two cores with its clients and workers. Times are in nanoseconds.
 struct Rack {
+    /// The leaf's cores.
     cores: Vec<Leaf<RingPort, FramePool>>,
     /// Far ends of each core's ports.
     far: Vec<Vec<RingPort>>,
+    /// The leaf's control, and checks of its state file.
     changing: ChangeRig<LeafCores>,
+    /// Emulated time.
     now: u64,
+    /// Source of arrivals and service times.
     rng: Xoshiro256PlusPlus,
     /// Time of the next task; `u64::MAX` without load.
     due: u64,
@@ -120,6 +132,7 @@ impl Rack {
         rack
     }
 
+    /// Returns the leaf's current membership.
     fn membership(&self) -> &Membership {
         self.changing.control.membership()
     }
@@ -134,7 +147,7 @@ impl Rack {
         pools.filter(|&(_, active)| active > 0).collect()
     }
 
-    /// Draws from the exponential distribution.
+    /// Draws from the exponential distribution with this mean, in ns.
     fn exponential(&mut self, mean: f64) -> u64 {
         let uniform: f64 = self.rng.random();
         (-mean * (1.0 - uniform).ln()) as u64
@@ -212,15 +225,15 @@ impl Rack {
     /// Sends the replies that are due.
     fn complete(&mut self) {
         for (&worker, work) in &mut self.work {
-            while work.front().is_some_and(|one| one.done <= self.now) {
-                let one = work.pop_front().unwrap();
+            while work.front().is_some_and(|task| task.done <= self.now) {
+                let task = work.pop_front().unwrap();
                 let left = work.len() as u16;
                 let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
-                let reply = Header { code, src: worker, dst: 0, qlen: left, ..one.header };
+                let reply = Header { code, src: worker, dst: 0, qlen: left, ..task.header };
                 let flow = Flow {
-                    src_mac: mac_of(one.server),
+                    src_mac: mac_of(task.server),
                     dst_mac: LEAF_MACS[WORKERS],
-                    src: one.server,
+                    src: task.server,
                     dst: CLIENT,
                     src_port: 1234,
                     dst_port: 40_000,
@@ -230,7 +243,7 @@ impl Rack {
                 let mut bytes = vec![0; udp::PAYLOAD + len];
                 reply.emit(&mut bytes[udp::PAYLOAD..]);
                 flow.emit(&mut bytes, len);
-                assert!(self.far[one.core][WORKERS].send(&bytes), "the ring has room");
+                assert!(self.far[task.core][WORKERS].send(&bytes), "the ring has room");
             }
         }
     }
@@ -246,6 +259,7 @@ impl Rack {
         let header = Header::parse(&frame[datagram.payload()..]).unwrap();
         let service = self.exponential(SERVICE_NS);
         let work = self.work.entry(header.dst).or_default();
+        // A worker serves its tasks one after another.
         let begins = work.back().map_or(self.now, |last| last.done.max(self.now));
         let server = datagram.dst;
         work.push_back(Work { done: begins + service, core, server, header });
@@ -266,8 +280,8 @@ impl Rack {
     /// Returns true if tasks of this pool wait at a core.
     fn waits(&self, id: u16) -> bool {
         let Some((at, _)) = self.membership().pool(id) else { return false };
-        let here = self.cores.iter().filter_map(|core| core.stages().dispatcher(at));
-        here.map(Dispatcher::waiting).sum::<usize>() > 0
+        let dispatchers = self.cores.iter().filter_map(|core| core.stages().dispatcher(at));
+        dispatchers.map(Dispatcher::waiting).sum::<usize>() > 0
     }
 
     /// Makes a change and returns its epoch, or the reason of its refusal.
@@ -340,7 +354,8 @@ fn policies() -> Vec<&'static str> {
 
 /// Returns a random change, valid or invalid. It never drains or removes workers 10 to 17 of pool 7.
 fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
-    let mut pick = |most: u16| rng.random_range(0..most);
+    // Returns a number from 0 to `bound` - 1.
+    let mut pick = |bound: u16| rng.random_range(0..bound);
     let policy = policies[usize::from(pick(policies.len() as u16))];
     // Servers 11 and 12, and their workers 10 to 17, stay.
     let (ip, pool, first) = (13 + pick(10), 7 + pick(3), 18 + 4 * pick(10));

@@ -1,4 +1,6 @@
-//! The clients and workers of docs/tutorials/client-and-worker.md: each client against each worker, without a leaf.
+//! The client and worker programs printed in docs/tutorials/client-and-worker.md, in Python, C and Go: each client
+//! against each worker, without a leaf between them. The test compiles the page's own text, so that the page stays
+//! true.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,8 +15,11 @@ use timeouts::*;
 
 /// A language of the page, with the command lines of its worker and its client. The worker's address follows.
 struct Pair {
+    /// Name of the language.
     language: &'static str,
+    /// Words of the worker's command line.
     worker: Vec<String>,
+    /// Words of the client's command line.
     client: Vec<String>,
     /// Number of tasks that the client sends.
     tasks: usize,
@@ -41,15 +46,15 @@ fn words(command: &str) -> Vec<String> {
     command.split(' ').map(str::to_owned).collect()
 }
 
-/// Runs a compiler in `folder`.
+/// Runs the command line of a compiler in `folder`; it must succeed.
 fn compile(folder: &Path, command: &str) {
     let words = words(command);
     let mut compiler = Command::new(&words[0]);
     // Go wants a cache, and needs no network.
     compiler.args(&words[1..]).current_dir(folder).env("GOCACHE", folder.join("cache"));
     let output = compiler.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {stderr}");
 }
 
 /// Writes and compiles the pair of each installed language.
@@ -119,18 +124,19 @@ fn every_client_is_answered_by_every_worker() {
     for worker in &pairs {
         let mut running = WorkerProcess(start(&worker.worker, &address).spawn().unwrap());
         for client in &pairs {
-            let mut said = String::new();
+            let mut stdout = String::new();
             // The worker may not have started yet, and the clients wait for a second only.
             wait_until("the client is answered", || {
                 assert!(running.0.try_wait().unwrap().is_none(), "{} has ended", worker.language);
                 let output = start(&client.client, &address).output().unwrap();
-                said = String::from_utf8_lossy(&output.stdout).into_owned();
+                stdout = String::from_utf8_lossy(&output.stdout).into_owned();
                 output.status.success()
             });
             // A client of one task numbers it 7. The page's output begins with task 0.
-            let said: Vec<_> = said.lines().map(|line| line.replace("task 7", "task 0")).collect();
+            let stdout: Vec<_> =
+                stdout.lines().map(|line| line.replace("task 7", "task 0")).collect();
             let names = (client.language, worker.language);
-            assert_eq!(said, expected[..client.tasks], "client and worker in {names:?}");
+            assert_eq!(stdout, expected[..client.tasks], "client and worker in {names:?}");
         }
     }
 }

@@ -1,5 +1,10 @@
 //! Membership changes of a leaf with an agent on its core, under traffic. Workers of the local host come and
 //! go on both sides, and every lost task is counted.
+//!
+//! A leaf schedules tasks over workers; an agent gives a host's tasks to its workers through shared memory. On one
+//! core, the leaf sends tasks for local workers to its agent by a link in memory. A change of local workers concerns
+//! the memberships (pools and workers) of both. Each change begins an epoch, a number that grows. The test is the
+//! clients, the local workers, a remote server and the clock.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -90,12 +95,15 @@ struct Rig {
     role: Colocated<RingPort, FramePool>,
     /// Far ends of the leaf's ports.
     far: Vec<RingPort>,
+    /// Pool of packet buffers.
     frames: FramePool,
+    /// The workers' side of the agent.
     handles: AgentHandles,
+    /// The control, and checks of the leaf's state file.
     changing: ChangeRig<ColocatedCores<Frame>>,
     /// Time of the last poll, in ns.
     now: u64,
-    /// Attached workers (`there`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
+    /// Attached workers (`attached`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
     workers: Workers,
     /// Frames that the remote server has not answered.
     elsewhere: VecDeque<Vec<u8>>,
@@ -277,7 +285,7 @@ impl TrafficRig for Rig {
     type Cores = ColocatedCores<Frame>;
 
     /// Rounds of settling after which each further round advances the time.
-    const SOON: usize = 20;
+    const ROUNDS_BEFORE_JUMPS: usize = 20;
 
     fn changing(&mut self) -> &mut ChangeRig<ColocatedCores<Frame>> {
         &mut self.changing
@@ -354,7 +362,7 @@ fn removing_all_local_workers_loses_nothing() {
         rig.poll_control();
     }
     rig.settle();
-    assert_eq!((rig.agents_workers().len(), rig.workers.there.len()), (0, 0));
+    assert_eq!((rig.agents_workers().len(), rig.workers.attached.len()), (0, 0));
     assert_eq!(rig.workers_of(7, 40), [10].into());
     assert_eq!((rig.dropped_total(), rig.open.len()), (0, 0));
     rig.assert_accounted();
@@ -370,7 +378,7 @@ fn leaf_does_not_choose_a_returned_leaving_worker() {
     rig.change("remove-workers workers=20-21");
     rig.polls(10);
     // One worker's process ends and a new one takes its place, while worker 21 still has tasks.
-    drop(rig.workers.there.remove(&20));
+    drop(rig.workers.attached.remove(&20));
     rig.polls(10);
     // While worker 20 is leaving, its place is free again, but the leaf must not choose it.
     let is_back = rig.attach(20);
@@ -401,7 +409,7 @@ fn drained_local_workers_serve_only_their_own_tasks() {
     assert_eq!(rig.changing.control.workers_here()[&20].held, 0);
     assert_eq!(rig.workers_of(7, 200), [10, 21, 22].into());
     // A new process in the place of a drained worker gets no task.
-    drop(rig.workers.there.remove(&20));
+    drop(rig.workers.attached.remove(&20));
     rig.polls(20);
     assert!(rig.attach(20));
     assert_eq!(rig.workers_of(7, 200), [10, 21, 22].into());
@@ -437,7 +445,7 @@ fn drained_local_worker_serves_after_others_left() {
     rig.polls(20);
     rig.poll_control();
     // The workers that could serve the queued tasks leave. No worker but the drained one remains for these.
-    (21..23).for_each(|id| drop(rig.workers.there.remove(&id)));
+    (21..23).for_each(|id| drop(rig.workers.attached.remove(&id)));
     rig.workers.stuck.clear();
     rig.polls(20);
     rig.settle();
@@ -478,7 +486,9 @@ fn pools_policies_and_queues_change_on_both_sides() {
     rig.change("set-policy pool=7 policy=weighted-random");
     rig.change("set-speed workers=20 speed=100");
     rig.settle();
-    let speed = |of: &Membership| of.workers().find(|(_, one)| one.id == 20).unwrap().1.speed;
+    let speed = |membership: &Membership| {
+        membership.workers().find(|(_, worker)| worker.id == 20).unwrap().1.speed
+    };
     assert_eq!([speed(rig.changing.control.membership()), speed(rig.agents())], [100.0; 2]);
     // A leaving pool still serves its queued tasks. The agent's pool is removed with the leaf's.
     (0..20).for_each(|_| rig.send(9));
@@ -513,7 +523,10 @@ fn unresponsive_worker_is_removed_on_both_sides() {
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agents_workers(), [21, 22].into());
-    assert!(rig.workers.there[&20].0.receiver().is_stopped(), "the worker has the signal to stop");
+    assert!(
+        rig.workers.attached[&20].0.receiver().is_stopped(),
+        "the worker has the signal to stop"
+    );
     let [_, lost] = rig.dropped(DropReason::WorkerLost);
     assert!(lost > 0 && rig.dropped_total() == lost, "{lost} of {}", rig.dropped_total());
     rig.workers.stuck.clear();
@@ -551,8 +564,8 @@ fn combined_changes_reach_the_agent_per_worker() {
     assert_eq!(speeds(&rig), before);
     rig.changing.control.apply_all(&changes).unwrap();
     rig.changing.expect();
-    let is = [(20, 7, 4.0), (21, 7, 1.0), (22, 7, 1.0), (30, 7, 2.0), (31, 8, 3.0)];
-    assert_eq!(speeds(&rig), is);
+    let expected = [(20, 7, 4.0), (21, 7, 1.0), (22, 7, 1.0), (30, 7, 2.0), (31, 8, 3.0)];
+    assert_eq!(speeds(&rig), expected);
     assert!([30, 31].into_iter().all(|id| rig.attach(id)));
     rig.settle();
     assert_eq!(rig.workers_of(8, 100), [31].into());
@@ -603,7 +616,7 @@ fn random_changes_under_load_are_accounted_for() {
             }
             match rng.random_range(0..20) {
                 0..=7 => _ = rig.attach(rng.random_range(20..36)),
-                8 => _ = rig.workers.there.pop_first(),
+                8 => _ = rig.workers.attached.pop_first(),
                 9 => rig.now += rig::TICKS_HZ / 4,
                 _ => {}
             }
@@ -613,9 +626,9 @@ fn random_changes_under_load_are_accounted_for() {
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
         rig.settle();
         let of_leaf = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);
-        let here: BTreeSet<_> = of_leaf.filter(|&id| id != ELSEWHERE).collect();
-        assert_eq!(here, rig.agents_workers(), "leaf and agent have the same local workers");
-        here.into_iter().for_each(|id| _ = rig.attach(id));
+        let local: BTreeSet<_> = of_leaf.filter(|&id| id != ELSEWHERE).collect();
+        assert_eq!(local, rig.agents_workers(), "leaf and agent have the same local workers");
+        local.into_iter().for_each(|id| _ = rig.attach(id));
         rig.settle();
         assert!(rig.answered > 200, "seed {seed}: {} answered", rig.answered);
         rig.assert_accounted();

@@ -1,6 +1,5 @@
-//! The checked-in gRPC code matches the .proto files: the control's, the fabric's, and the used part of
-//! etcd's.
-//! The code is checked in, so a build needs neither protoc nor a generator.
+//! Comparison of the checked-in gRPC code with the .proto files: of a node's control, of the controller (fabric), and
+//! of the used part of etcd. The code is checked in, so a build needs neither protoc nor a generator.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +18,8 @@ fn assert_generated(path: &Path, wanted: &[u8]) {
     assert!(fs::read(path).unwrap() == wanted, "{}: {how} makes it as it is to be", path.display());
 }
 
-/// Checks the code of a .proto with this package, and the descriptor that a server publishes, if any.
+/// Generates the code of `proto` (a file below proto/, with this package) and compares it with the file `code`. With
+/// `descriptor`, also generates the server's half, and compares the descriptor that a server publishes with that file.
 fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = protox::compile([proto], [root.join("proto")]).unwrap();

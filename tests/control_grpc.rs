@@ -1,5 +1,10 @@
 //! A node's control over gRPC, used by clients of all kinds: the effect of each call, and the rejection of
 //! bad input.
+//!
+//! The node is a leaf, which schedules the tasks of a rack. Its control shows and changes its membership: pools,
+//! servers (worker hosts) and workers. Each change increments the membership's version; the cores apply it later, and
+//! acknowledge it. The control listens on a socket beside the state file, or at a TCP address with TLS. A second
+//! listener serves metrics over HTTP. The leaf runs in threads of the test, over ports in memory.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -47,11 +52,15 @@ fn text(state: &Path, more: &str) -> String {
 
 /// A leaf that polls in the background, with its control.
 struct Node {
+    /// Folder of the configuration and the state file.
     folder: tempfile::TempDir,
+    /// True when the threads should end.
     stop: Arc<AtomicBool>,
     /// True while the core must not poll.
     pause: Arc<AtomicBool>,
+    /// Threads of the core and of the control.
     threads: Vec<JoinHandle<()>>,
+    /// The control's gRPC server.
     server: Option<Server>,
 }
 
@@ -95,7 +104,7 @@ impl Node {
         self.threads.push(std::thread::spawn(move || {
             let mut requests = Requests::new(control, table, reload::leafs_reader(&config));
             made.send(requests.handle()).unwrap();
-            // Metrics must quote these names.
+            // Statistics of the driver for the only port. Metrics must quote these names.
             let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
             let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());
             let port = PortStats { device, xstats, ..PortStats::default() };
@@ -106,10 +115,12 @@ impl Node {
         handle.recv().unwrap()
     }
 
+    /// Returns the path of the state file.
     fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
+    /// Returns the path of the control's socket.
     fn socket(&self) -> PathBuf {
         socket_path(&self.state())
     }
@@ -144,24 +155,30 @@ impl Drop for Node {
 
 /// A client that sends any request and returns the status of a refusal.
 struct Raw {
+    /// Runs the calls in the calling thread.
     runtime: tokio::runtime::Runtime,
+    /// Stub of the control's service.
     client: ControlClient<Channel>,
 }
 
 impl Raw {
+    /// Connects to a control.
     fn open(endpoint: Endpoint) -> Result<Self, tonic::transport::Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let channel = runtime.block_on(endpoint.connect())?;
         Ok(Self { runtime, client: ControlClient::new(channel) })
     }
 
+    /// Asks for the node's membership and counters.
     fn show(&mut self) -> Result<proto::ShowReply, Status> {
         let reply = self.runtime.block_on(self.client.show(proto::ShowRequest {}));
         reply.map(tonic::Response::into_inner)
     }
 
+    /// Requests changes, to be made together and only at the version `if_version` if one is given. Returns the new
+    /// version.
     fn change(&mut self, changes: &[&str], if_version: Option<u64>) -> Result<u64, Status> {
-        let changes = changes.iter().map(|&one| one.to_owned()).collect();
+        let changes = changes.iter().map(|&change| change.to_owned()).collect();
         let request = proto::ChangeRequest { changes, if_version };
         let reply = self.runtime.block_on(self.client.change(request));
         reply.map(|reply| reply.into_inner().version)
@@ -200,8 +217,8 @@ fn every_change_returns_the_applied_version() {
     let nine = &now.pools[1];
     assert_eq!((nine.id, nine.queue, &nine.overflow[..]), (9, 32, "drop"));
     assert!(nine.policy.starts_with("round-robin"));
-    let there = now.servers.iter().find(|server| server.ip == "10.0.2.13").unwrap();
-    assert_eq!((&there.mac[..], there.registers), ("02:00:00:00:02:0d", true));
+    let added = now.servers.iter().find(|server| server.ip == "10.0.2.13").unwrap();
+    assert_eq!((&added.mac[..], added.registers), ("02:00:00:00:02:0d", true));
     connection.change(&["remove-server ip=10.0.2.13".parse().unwrap()], None).unwrap();
     connection.change(&["remove-pool id=9".parse().unwrap()], None).unwrap();
     wait_until("server 13, its workers and pool 9 are gone", || {
@@ -297,10 +314,10 @@ fn bad_input_to_every_call_is_refused() {
         ("add-pool id=9 policy=\"sed", invalid, "sed"),
     ] {
         let status = raw.change(&[change], None).unwrap_err();
-        let said = status.message();
+        let message = status.message();
         let start: String = change.chars().take(80).collect();
-        assert_eq!(status.code(), code, "{start}: {said}");
-        assert!(said.contains(says) && said.len() < 500, "{says}: {said}");
+        assert_eq!(status.code(), code, "{start}: {message}");
+        assert!(message.contains(says) && message.len() < 500, "{says}: {message}");
     }
     // Another version, no change, and too many changes.
     let old = raw.change(&["drain workers=10"], Some(9)).unwrap_err();
@@ -346,8 +363,8 @@ fn pool_key_comes_from_a_private_file() {
     ] {
         let status = raw.change(&[&pool(9, file)], None).unwrap_err();
         assert_eq!(status.code(), code, "{status}");
-        let said = status.message();
-        assert!(said.contains(says) && !said.contains("0011"), "{said}");
+        let message = status.message();
+        assert!(message.contains(says) && !message.contains("0011"), "{message}");
     }
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(raw.change(&[&pool(9, &path)], None).unwrap(), 2);
@@ -370,7 +387,7 @@ fn hanging_clients_block_no_other_client() {
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let half_a_frame = [0, 0xFF, 0xFF, 1, 4, 0, 0, 0, 1, 0x82];
     let mut hanging = Vec::new();
-    for say in [
+    for bytes in [
         &b""[..],
         &preface[..10],
         b"GET /metrics HTTP/1.1\r\n\r\n",
@@ -379,7 +396,7 @@ fn hanging_clients_block_no_other_client() {
         &[0xAA; 4096],
     ] {
         let mut stream = UnixStream::connect(node.socket()).unwrap();
-        let _ = stream.write_all(say);
+        let _ = stream.write_all(bytes);
         hanging.push(stream);
     }
     let mut connection = node.connect();
@@ -451,6 +468,7 @@ fn idle_connections_lock_out_no_client() {
 #[test]
 fn slow_configuration_delays_no_other_request() {
     let node = Node::start();
+    // A node whose configuration cannot be read until `release` is dropped.
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);
     let handle = {
@@ -474,11 +492,13 @@ fn slow_configuration_delays_no_other_request() {
         });
         handle.recv().unwrap()
     };
+    // Requests a reload. Returns the receiver of its result.
     let reload = || {
         let (done, is_done) = mpsc::channel();
         handle.reload(true, move |reloaded| _ = done.send(reloaded));
         is_done
     };
+    // Asks for the epoch of the membership, which needs no file.
     let look = || {
         let (seen, is_seen) = mpsc::channel();
         handle.look(move |now| _ = seen.send(now.membership.epoch));
@@ -587,9 +607,9 @@ fn reload_applies_atomically() {
 #[test]
 fn control_socket_is_private_and_follows_no_link() {
     let node = Node::start();
-    let about = fs::symlink_metadata(node.socket()).unwrap();
-    assert!(about.file_type().is_socket());
-    assert_eq!(about.permissions().mode() & 0o7777, 0o600);
+    let metadata = fs::symlink_metadata(node.socket()).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
     // A second node on the same state file.
     let second = Server::start(&ControlConfig::default(), Some(&node.state()), handle(), &[]);
     let error = second.unwrap_err().to_string();
@@ -643,13 +663,13 @@ fn other_user_is_refused_despite_permissions() {
     assert!(show(None).0);
     for mode in [0o600, 0o666] {
         fs::set_permissions(node.socket(), fs::Permissions::from_mode(mode)).unwrap();
-        let (done, said) = show(Some(65_534));
-        assert!(!done && said.starts_with("wedjat: "), "{mode:o}: {said}");
+        let (done, stderr) = show(Some(65_534));
+        assert!(!done && stderr.starts_with("wedjat: "), "{mode:o}: {stderr}");
     }
     assert!(show(None).0);
 }
 
-/// Returns the handle of a node that has ended.
+/// Returns the handle for requests to a node that has ended. For servers that answer no request in their tests.
 fn handle() -> Handle {
     let mut node = Node {
         folder: tempfile::tempdir().unwrap(),
@@ -742,7 +762,8 @@ fn parse_control(folder: &Path, control: &str) -> Result<ControlConfig, String> 
     config.map(|config| config.control).map_err(|error| error.to_string())
 }
 
-/// Starts the server of a valid configuration with these lines of `[control]`.
+/// Starts the server of a valid configuration with these lines of `[control]`, without a state file. Returns `None` if
+/// there is nothing to listen at.
 fn start_control(folder: &Path, control: &str) -> Result<Option<Server>, String> {
     let config = parse_control(folder, control).unwrap();
     Server::start(&config, None, handle(), &[]).map_err(|error| error.to_string())
@@ -937,6 +958,6 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     };
     tool.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
     let output = tool.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+    let report = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && report.trim().is_empty(), "{report}");
 }

@@ -1,4 +1,9 @@
 //! The controller of a fabric: commands of operators, nodes that follow it, and rejected requests.
+//!
+//! The controller stores the desired state of a fabric: spines, leaves (racks), servers (worker hosts) and pools of
+//! workers. Each accepted command increments the state's version; each lead of a controller has a term. A node follows
+//! the controller over a gRPC stream: it first sends a hello, and gets a snapshot, and then changes. Leaves of these
+//! tests run in this process, over ports in memory.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -35,10 +40,12 @@ const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 struct Home(tempfile::TempDir);
 
 impl Home {
+    /// Creates an empty folder.
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -60,6 +67,7 @@ impl Home {
         controller
     }
 
+    /// Returns the address of the controller's socket.
     fn address(&self) -> ControllerAddress {
         ControllerAddress::Socket(self.path("fabric.ctl"))
     }
@@ -75,6 +83,7 @@ impl Home {
         version
     }
 
+    /// Returns the fabric's state, as the controller shows it.
     fn topology(&self) -> proto::TopologyReply {
         ControllerClient::open(&self.address(), None).unwrap().topology().unwrap()
     }
@@ -96,12 +105,13 @@ impl Home {
     /// Checks that `wedjat ctl` fails with an error that contains `says`.
     fn refused(&self, arguments: &[&str], says: &str) {
         let output = self.ctl(arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains(says) && !said.contains("panicked"), "{arguments:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(says) && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
     }
 }
 
+/// Returns output of a process as text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -120,6 +130,7 @@ impl Process {
         process
     }
 
+    /// Kills the process and waits for its end.
     fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -133,7 +144,7 @@ impl Drop for Process {
     }
 }
 
-/// A spine, and two leaves with four workers each.
+/// Commands for a spine, and two leaves with four workers each.
 const RACKS: [&str; 5] = [
     "add-spine id=1 ip=10.0.1.250",
     "add-leaf id=1 ip=10.0.1.1",
@@ -196,8 +207,8 @@ fn restart_keeps_an_operators_fabric() {
     assert_eq!(mode(&std::fs::metadata(home.path("fabric")).unwrap().permissions()) & 0o777, 0o600);
     let mut second = Command::new(WEDJAT);
     let second = second.args(["controller", "--config"]).arg(home.path("controller.toml")).output();
-    let said = text(&second.unwrap().stderr);
-    assert!(said.contains("another node uses it, process"), "{said}");
+    let stderr = text(&second.unwrap().stderr);
+    assert!(stderr.contains("another node uses it, process"), "{stderr}");
     let own = format!(
         "[controller]\nid = 2\nstore = '{}'\nsocket = '{}'\n",
         home.path("fabric").display(),
@@ -227,11 +238,15 @@ fn foreign_store_file_is_left_alone() {
 
 /// A leaf that polls in the background, with its control. Its configuration file has no workers.
 struct Leaf {
+    /// True when the threads should end.
     stop: Arc<AtomicBool>,
+    /// Threads of the core and of the control.
     threads: Vec<JoinHandle<()>>,
+    /// Handle for requests to the control.
     handle: Handle,
     /// Registrations of workers that the leaf does not know. The follower reports them to the controller.
     newcomers: Arc<ArrayQueue<UnknownWorker>>,
+    /// Thread that follows the controller, and requests the changes from the control.
     following: Option<FollowerThread>,
 }
 
@@ -286,19 +301,23 @@ impl Leaf {
         let (answer, answered) = mpsc::channel();
         self.handle.look(move |seen| answer.send(seen).unwrap());
         let now = answered.recv().unwrap().membership;
-        let of = |(pool, worker): (usize, &wedjat::control::Worker)| {
+        let shown = |(pool, worker): (usize, &wedjat::control::Worker)| {
             let ip = now.servers[usize::from(worker.server)].unwrap().ip.to_string();
             let pool = now.pools[pool].as_ref().unwrap().id;
             (!worker.is_leaving).then_some((worker.id, pool, ip, worker.is_drained))
         };
-        let mut workers: Vec<_> = now.workers().filter_map(of).collect();
+        let mut workers: Vec<_> = now.workers().filter_map(shown).collect();
         workers.sort();
         workers
     }
 
     /// Returns the ids of a pool's workers that are not leaving.
     fn ids(&self, pool: u16) -> Vec<u16> {
-        self.workers().into_iter().filter(|one| one.1 == pool).map(|one| one.0).collect()
+        self.workers()
+            .into_iter()
+            .filter(|worker| worker.1 == pool)
+            .map(|worker| worker.0)
+            .collect()
     }
 }
 
@@ -377,9 +396,9 @@ fn restored_old_store_reverts_no_node() {
     for _ in 0..3 {
         let _controller = home.start();
         wait_until("the controller knows that its store is old", || {
-            let said = text(&home.ctl(&["fail-leaf", "9"]).stderr);
-            said.contains("leaf 1 has version 7")
-                && said.contains("start the controller with `--restore`")
+            let stderr = text(&home.ctl(&["fail-leaf", "9"]).stderr);
+            stderr.contains("leaf 1 has version 7")
+                && stderr.contains("start the controller with `--restore`")
         });
         assert_eq!(leaf.ids(7), newer);
         home.refused(&["add-leaf", "9", "10.0.1.9"], "restored from an old copy, or is another");
@@ -438,7 +457,9 @@ fn registered_workers_join_an_admitting_pool() {
 
 /// A node that can send any message.
 struct Raw {
+    /// Runs the calls in the calling thread.
     runtime: tokio::runtime::Runtime,
+    /// Stub of the controller's service.
     client: FabricClient<tonic::transport::Channel>,
 }
 
@@ -446,6 +467,7 @@ struct Raw {
 type Line = (tokio::sync::mpsc::Sender<proto::FollowRequest>, tonic::Streaming<proto::FollowReply>);
 
 impl Raw {
+    /// Connects to the controller.
     fn open(home: &Home) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let at = format!("unix:{}", home.path("fabric.ctl").display());
@@ -456,10 +478,10 @@ impl Raw {
 
     /// Opens a stream with this first message.
     fn send(&mut self, first: Option<Message>) -> Result<Line, Status> {
-        let (to, messages) = tokio::sync::mpsc::channel(8);
-        to.try_send(proto::FollowRequest { message: first }).unwrap();
-        let called = self.runtime.block_on(self.client.follow(ReceiverStream::new(messages)));
-        called.map(|from| (to, from.into_inner()))
+        let (sender, messages) = tokio::sync::mpsc::channel(8);
+        sender.try_send(proto::FollowRequest { message: first }).unwrap();
+        let replies = self.runtime.block_on(self.client.follow(ReceiverStream::new(messages)));
+        replies.map(|replies| (sender, replies.into_inner()))
     }
 
     /// Waits for the next reply; `None` at the end of the stream.
@@ -523,14 +545,14 @@ fn invalid_nodes_are_refused() {
         ),
     ] {
         let status = raw.send(message.clone()).map(|_| ()).unwrap_err();
-        let said = status.message();
-        assert_eq!(status.code(), code, "{message:?}: {said}");
-        assert!(said.contains(says) && said.len() < 400, "{message:?}: {said}");
+        let refusal = status.message();
+        assert_eq!(status.code(), code, "{message:?}: {refusal}");
+        assert!(refusal.contains(says) && refusal.len() < 400, "{message:?}: {refusal}");
     }
     // The first process with an id holds it until it leaves. The same process may connect again.
     let mut first = raw.send(Some(Message::Hello(leaf.clone()))).unwrap();
-    let told = raw.receive(&mut first).unwrap().unwrap();
-    assert!(told.snapshot && told.version == 5 && told.term == 1);
+    let reply = raw.receive(&mut first).unwrap().unwrap();
+    assert!(reply.snapshot && reply.version == 5 && reply.term == 1);
     let mut other = Raw::open(&home);
     let status =
         other.send(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).map(|_| ()).unwrap_err();
@@ -580,28 +602,28 @@ fn nodes_get_only_their_own_changes() {
     assert!(raw.receive(&mut spine).unwrap().unwrap().snapshot);
     assert!(raw.receive(&mut leaf).unwrap().unwrap().snapshot);
     home.ask(&["add-pool id=7 workers=4 policy=horus spines=1 address=10.9.0.1"]);
-    let told = raw.receive(&mut spine).unwrap().unwrap();
+    let reply = raw.receive(&mut spine).unwrap().unwrap();
     let racks: Vec<_> =
-        told.racks.iter().map(|rack| (rack.pool, rack.leaf, rack.workers)).collect();
+        reply.racks.iter().map(|rack| (rack.pool, rack.leaf, rack.workers)).collect();
     assert_eq!(racks, [(7, 1, 2), (7, 2, 2)]);
     assert_eq!(
-        (&told.pools[0].spine_policy[..], &told.pools[0].address[..]),
+        (&reply.pools[0].spine_policy[..], &reply.pools[0].address[..]),
         ("horus-spine", "10.9.0.1")
     );
-    let told = raw.receive(&mut leaf).unwrap().unwrap();
-    assert_eq!((told.version, told.snapshot, told.workers[0].ids.len()), (6, false, 2));
-    assert_eq!((told.pools[0].spine, &told.pools[0].spine_address[..]), (1, "10.0.1.250"));
+    let reply = raw.receive(&mut leaf).unwrap().unwrap();
+    assert_eq!((reply.version, reply.snapshot, reply.workers[0].ids.len()), (6, false, 2));
+    assert_eq!((reply.pools[0].spine, &reply.pools[0].spine_address[..]), (1, "10.0.1.250"));
     // Changes of leaf 1 are not sent to leaf 2.
     let version = home.ask(&[
         "drain-server ip=10.0.2.11",
         "undrain-server ip=10.0.2.11",
         "set-policy pool=7 policy=sed",
     ]);
-    let told = raw.receive(&mut leaf).unwrap().unwrap();
-    assert_eq!((told.version, told.pools.len(), told.workers.len()), (version, 1, 0));
+    let reply = raw.receive(&mut leaf).unwrap().unwrap();
+    assert_eq!((reply.version, reply.pools.len(), reply.workers.len()), (version, 1, 0));
     home.ask(&["remove-leaf id=2"]);
-    let told = raw.receive(&mut leaf).unwrap().unwrap();
-    assert_eq!((told.gone_pools.len(), told.gone_workers.len()), (1, 2));
+    let reply = raw.receive(&mut leaf).unwrap().unwrap();
+    assert_eq!((reply.gone_pools.len(), reply.gone_workers.len()), (1, 2));
     assert_eq!(raw.receive(&mut leaf).unwrap_err().code(), Code::NotFound);
 }
 

@@ -1,4 +1,8 @@
 //! Several controllers with etcd: leadership, takeover, and writes of deposed leaders. Skipped without etcd.
+//!
+//! Controllers store the desired state of a fabric (here a list of leaves and spines) in etcd. One of them leads while
+//! its lease in etcd lasts; each lead has a term, a number that grows. Only the leader may change the state. All other
+//! controllers stand by. Each accepted change increments the fabric's version.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -27,13 +31,16 @@ const LEASE: Duration = Duration::from_secs(2);
 
 /// Controllers over one etcd.
 struct Controllers {
+    /// The processes of etcd.
     etcd: Etcd,
+    /// Length of the leader's lease, for configurations written from now on.
     lease: Duration,
     /// URLs of etcd's members through proxies, by controller id. Controllers without an entry connect
     /// directly.
     proxied: HashMap<u16, Vec<String>>,
 }
 
+// Tests call the methods of `Etcd` on the controllers, too.
 impl Deref for Controllers {
     type Target = Etcd;
 
@@ -71,6 +78,7 @@ impl Controllers {
         file
     }
 
+    /// Returns the path of a controller's socket.
     fn socket(&self, id: u16) -> PathBuf {
         self.folder.path().join(format!("controller{id}.ctl"))
     }
@@ -119,8 +127,8 @@ impl Controllers {
 }
 
 /// Returns a controller's term, if it leads.
-fn term(of: &Controller) -> Option<u64> {
-    match of.role() {
+fn term(controller: &Controller) -> Option<u64> {
+    match controller.role() {
         ControllerRole::Leader { term, .. } => Some(term),
         ControllerRole::Standby(_) => None,
     }
@@ -130,6 +138,7 @@ fn term(of: &Controller) -> Option<u64> {
 #[test]
 fn next_leader_has_all_kept_changes() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
+    // The lease outlasts the test, so that only an orderly end can hand over the lead.
     etcd.lease = Duration::from_secs(3600);
     let first = etcd.controller(1);
     wait_until("the first leads", || term(&first).is_some());
@@ -235,7 +244,7 @@ fn etcd_outage_suspends_the_lead_and_keeps_data() {
     assert!(fabric.leaves.contains_key(&1) && fabric.leaves.contains_key(&3));
 }
 
-/// Longest interval between two looks at the clock that does not count as a stall of the machine.
+/// Minimum interval between two readings of the clock that counts as a stall of the machine.
 const STALL: Duration = Duration::from_millis(500);
 
 /// Kills the member that leads etcd, and sends a command to the controller, which leads with the default lease.
@@ -254,7 +263,7 @@ fn kill_etcd_leader(
     let (leader, before) = (leader?, term(controller));
     etcd.kill(leader);
     let began = Instant::now();
-    let (mut looked, mut stall, mut election) = (began, Duration::ZERO, None);
+    let (mut last_look, mut stall, mut election) = (began, Duration::ZERO, None);
     let shared = &*etcd;
     let answer = std::thread::scope(|scope| {
         let elected = scope.spawn(move || {
@@ -264,8 +273,8 @@ fn kill_etcd_leader(
         let asked = scope.spawn(move || shared.ask(1, command));
         while began.elapsed() < shared.lease || !asked.is_finished() || !elected.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
-            stall = stall.max(looked.elapsed());
-            looked = Instant::now();
+            stall = stall.max(last_look.elapsed());
+            last_look = Instant::now();
         }
         election = elected.join().ok();
         asked.join().unwrap()
@@ -307,9 +316,10 @@ fn leaping_clock(folder: &Path) -> PathBuf {
     cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library).args([source, "-ldl"]);
     assert!(cc.status().unwrap().success());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let told = Command::new("date").arg("+%s").env("LD_PRELOAD", &library).output().unwrap();
-    let told: u64 = String::from_utf8(told.stdout).unwrap().trim().parse().unwrap();
-    assert!(told.abs_diff(now) > 40_000, "the time of day does not leap");
+    let shown = Command::new("date").arg("+%s").env("LD_PRELOAD", &library).output().unwrap();
+    let shown: u64 = String::from_utf8(shown.stdout).unwrap().trim().parse().unwrap();
+    // A day has 86,400 s.
+    assert!(shown.abs_diff(now) > 40_000, "the time of day does not leap");
     library
 }
 
@@ -353,7 +363,8 @@ fn restored_old_etcd_is_reported_by_its_leader() {
     std::fs::remove_dir_all(&data).unwrap();
     duplicate(&copy, &data);
     etcd.members[0] = Some(etcd.spawn(0));
-    let told = |text: &str| {
+    // Tells whether a text reports the old copy.
+    let reports_copy = |text: &str| {
         text.contains("the store has version 1 ")
             && text.contains("this controller has led with version 2 ")
             && text.contains("was restored from an old copy")
@@ -362,7 +373,7 @@ fn restored_old_etcd_is_reported_by_its_leader() {
         // The controller may get the request before it notices. The store then rejects the write because of
         // its version.
         let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").expect_err("nothing is written");
-        told(&refused)
+        reports_copy(&refused)
     });
     // A fresh controller accepts the old state. Nodes with a newer version do not follow it.
     let second = etcd.controller(2);
@@ -371,7 +382,7 @@ fn restored_old_etcd_is_reported_by_its_leader() {
     drop(second);
     wait_until(
         "the first still reports it",
-        || matches!(first.role(), ControllerRole::Standby(reason) if told(&reason)),
+        || matches!(first.role(), ControllerRole::Standby(reason) if reports_copy(&reason)),
     );
 }
 
@@ -424,7 +435,9 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
 
 /// A client of a controller, without keep-alive: it waits for an answer however long the controller stalls.
 struct Client {
+    /// Runs the client's calls in the calling thread.
     runtime: tokio::runtime::Runtime,
+    /// Stub of the controller's service.
     client: FabricClient<tonic::transport::Channel>,
 }
 
@@ -437,11 +450,14 @@ impl Client {
         Self { runtime, client }
     }
 
+    /// Asks for the fabric's state.
     fn topology(&mut self) -> Result<TopologyReply, tonic::Status> {
         let reply = self.runtime.block_on(self.client.topology(proto::TopologyRequest {}));
         reply.map(tonic::Response::into_inner)
     }
 
+    /// Sends a command, to be executed only at the fabric's version `if_version` if one is given. Returns the new
+    /// version.
     fn command(&mut self, text: &str, if_version: Option<u64>) -> Result<u64, tonic::Status> {
         let request = proto::CommandRequest { command: text.to_owned(), if_version };
         let reply = self.runtime.block_on(self.client.command(request));
@@ -451,14 +467,16 @@ impl Client {
 
 /// A leaf that follows a controller.
 struct Leaf {
+    /// Connection to the controller.
     client: Client,
     /// The controller's replies, once the leaf follows.
     replies: Option<tonic::Streaming<proto::FollowReply>>,
 }
 
 impl Leaf {
-    fn connect(to: &Controller) -> Self {
-        let client = Client::connect(format!("http://{}", to.listen.unwrap()));
+    /// Connects to a controller.
+    fn connect(controller: &Controller) -> Self {
+        let client = Client::connect(format!("http://{}", controller.listen.unwrap()));
         Self { client, replies: None }
     }
 
@@ -471,18 +489,18 @@ impl Leaf {
             instance: 7,
             ..Default::default()
         };
-        let (to, requests) = tokio::sync::mpsc::channel(8);
+        let (sender, requests) = tokio::sync::mpsc::channel(8);
         let message = Some(proto::follow_request::Message::Hello(hello));
-        to.try_send(proto::FollowRequest { message }).unwrap();
+        sender.try_send(proto::FollowRequest { message }).unwrap();
         // The stream of requests stays open.
-        std::mem::forget(to);
+        std::mem::forget(sender);
         let Client { runtime, client } = &mut self.client;
         let replies = client.follow(ReceiverStream::new(requests));
         self.replies = Some(runtime.block_on(replies)?.into_inner());
         self.next()
     }
 
-    /// Waits for the next version.
+    /// Waits for the next version of the leaf's desired state.
     fn next(&mut self) -> Result<u64, tonic::Status> {
         let reply = self.client.runtime.block_on(self.replies.as_mut().unwrap().message())?;
         reply.map(|reply| reply.version).ok_or_else(|| tonic::Status::cancelled("it ended"))
@@ -544,6 +562,7 @@ fn stopped_leader_answers_nothing_that_waited() {
     let second = etcd.controller(2);
     // Each request returns true if the answer is of the old version. A later version is possible: the first
     // controller may lead again if the second loses its lease.
+    // The second changes nothing; the third expects a version that does not exist.
     let asks: [fn(&mut Client, u64) -> bool; 3] = [
         |client, version| client.topology().is_ok_and(|reply| reply.version == version),
         |client, version| {

@@ -1,5 +1,9 @@
-//! Controller, leaf and agent as processes, joined by memif. Workers register and join a pool, and
-//! everything continues without the controller.
+//! Controller, leaf and agent as processes, joined by memif (DPDK's network device in shared memory). Workers register
+//! and join a pool, and everything continues without the controller.
+//!
+//! The controller stores the desired state, and sends it to leaf and agent. The agent gives tasks to its workers, and
+//! registers each attached worker with the leaf. The leaf reports registered workers to the controller, which adds them
+//! to a pool that admits them.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -72,6 +76,7 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -116,11 +121,11 @@ impl Home {
     fn workers(&self, node: &str) -> Vec<(u64, String)> {
         let state = self.path(node);
         let output = self.ctl(&["--node", state.to_str().unwrap(), "workers"]);
-        let Ok(told) = serde_json::from_slice::<Value>(&output.stdout) else { return Vec::new() };
-        let pools = told["pools"].as_array().unwrap().iter();
+        let Ok(answer) = serde_json::from_slice::<Value>(&output.stdout) else { return Vec::new() };
+        let pools = answer["pools"].as_array().unwrap().iter();
         let workers = pools.flat_map(|pool| pool["workers"].as_array().unwrap());
-        let there = workers.filter(|one| one["leaving"] == false);
-        there
+        let present = workers.filter(|one| one["leaving"] == false);
+        present
             .map(|one| (one["id"].as_u64().unwrap(), one["presence"].as_str().unwrap().to_owned()))
             .collect()
     }
@@ -131,7 +136,7 @@ impl Home {
     }
 }
 
-/// Runs a worker of the agent until it is stopped.
+/// Starts a thread that is a worker of the agent, with this id, until `stop`. It answers each task with an empty reply.
 fn work(home: &Home, id: u16, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (name, stop) = (home.path("region").display().to_string(), Arc::clone(stop));
     std::thread::spawn(move || {

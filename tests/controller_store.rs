@@ -1,4 +1,5 @@
-//! The store file of a controller: lack of space, damage, another owner, and a kill during its creation.
+//! The store file of a controller: lack of space, damage, another owner, and a kill during its creation. The controller
+//! keeps the desired state of a fabric in it, here a list of leaves.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,6 +23,7 @@ const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 struct Home(tempfile::TempDir);
 
 impl Home {
+    /// Creates the folder with the configuration.
     fn new() -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         home.configure();
@@ -34,10 +36,12 @@ impl Home {
         fs::write(self.path("controller.toml"), text).unwrap();
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
+    /// Returns the path of the store.
     fn store(&self) -> PathBuf {
         self.path("fabric")
     }
@@ -61,10 +65,10 @@ impl Home {
     /// the case in messages.
     fn refusal(&self, what: &str) -> String {
         let output = self.controller().args(["--duration", "60s"]).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{what}: {said}");
-        assert!(!said.contains("panicked"), "{what}: {said}");
-        said.lines().last().unwrap_or_default().to_owned()
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{what}: {message}");
+        assert!(!message.contains("panicked"), "{what}: {message}");
+        message.lines().last().unwrap_or_default().to_owned()
     }
 
     /// Runs `wedjat ctl --json` for the controller.
@@ -82,12 +86,13 @@ impl Home {
 
     /// Returns the ids of the fabric's leaves.
     fn leaves(&self) -> Vec<u16> {
-        let told: Value = serde_json::from_slice(&self.ctl(&["topology"]).stdout).unwrap();
-        let leaves = told["leaves"].as_array().unwrap().iter();
+        let topology: Value = serde_json::from_slice(&self.ctl(&["topology"]).stdout).unwrap();
+        let leaves = topology["leaves"].as_array().unwrap().iter();
         leaves.map(|leaf| leaf["id"].as_u64().unwrap() as u16).collect()
     }
 }
 
+/// Returns output of a process as text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -127,8 +132,9 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Takes space from a controller and gives it back. Checks that a change is refused with `says` in between. Changes
-/// are accepted afterwards, and a restarted controller has all accepted ones.
+/// Takes space from a controller by `take`, and gives it back by `give`. Checks that a change is refused in between,
+/// with a message that contains `says`. Changes are accepted afterwards, and a restarted controller has all accepted
+/// ones.
 fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl FnOnce(&Process)) {
     let process = home.start();
     let mut kept = vec![1];
@@ -137,7 +143,7 @@ fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl F
     let mut next = 2;
     wait_until("a change is refused", || {
         let asked = home.add_leaf(next);
-        let refused = asked.as_ref().is_err_and(|said| said.contains(says));
+        let refused = asked.as_ref().is_err_and(|message| message.contains(says));
         if asked.is_ok() {
             kept.push(next);
         }
@@ -210,18 +216,21 @@ fn damaged_store_ends_the_controller_with_a_sentence() {
         ("another bit of the record", flipped(record + 3, 5)),
     ] {
         fs::write(home.store(), bytes).unwrap();
-        let said = home.refusal(what);
+        let message = home.refusal(what);
         let path = home.store().display().to_string();
         assert!(
-            said.contains(&path) && said.contains("it is damaged, or no store"),
-            "{what}: {said}"
+            message.contains(&path) && message.contains("it is damaged, or no store"),
+            "{what}: {message}"
         );
-        assert!(said.contains("restore it from a copy, or name a new file"), "{what}: {said}");
+        assert!(
+            message.contains("restore it from a copy, or name a new file"),
+            "{what}: {message}"
+        );
     }
     fs::write(home.store(), &whole).unwrap();
     let mut process = home.start();
     assert_eq!(home.leaves(), (1..=9).collect::<Vec<_>>());
-    // The file is damaged while the controller runs, and reopened after an error.
+    // The file is damaged while the controller runs. The controller opens it again after a write error, and ends.
     limit(&process, Some(4096));
     wait_until("a change is refused", || home.add_leaf(20).is_err());
     fs::write(home.store(), "my letters").unwrap();

@@ -1,6 +1,10 @@
 //! `wedjat cosched run` beside a real agent and its worker: resources of a batch job, its limits, and its
 //! cleanup.
 //!
+//! Co-scheduling lets a batch job use the idle time of an agent's worker cores. The command, the co-scheduler, starts
+//! the job in a cgroup of its own, and a policy decides how much CPU time the job gets. A note (a file) describes
+//! each job to other commands. An agent gives tasks to its worker, here from a capture.
+//!
 //! The test starts itself again as the worker. It needs two CPUs and the right to create cgroups.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -50,8 +54,9 @@ mod batches {
     use super::process::ChildProcess;
     use super::timeouts::*;
 
-    /// Name of the agent, for the worker process.
+    /// Environment variable with the agent's name; set only for the worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
+    /// The agent's MAC address.
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
     /// Runs all checks in turn, beside one agent and its worker.
@@ -82,7 +87,7 @@ mod batches {
         home.jobs_of_the_agents_file_run_one_after_the_other();
     }
 
-    /// Makes and removes a cgroup. Returns the reason if that fails.
+    /// Makes and removes a cgroup, as a trial. Returns the reason if that fails.
     fn may_make_cgroups() -> Result<(), String> {
         let hierarchies = Hierarchies::of_this_machine();
         if hierarchies.folders().is_empty() {
@@ -104,7 +109,7 @@ mod batches {
             match echo(&mut worker) {
                 None => {}
                 Some(Detached::Stopped | Detached::AgentDied) => return,
-                Some(gone) => panic!("{gone}"),
+                Some(reason) => panic!("{reason}"),
             }
         }
     }
@@ -129,10 +134,11 @@ mod batches {
 
     /// Folder of the agent's files and of the notes of batch jobs.
     struct Home {
+        /// The folder.
         folder: tempfile::TempDir,
         /// CPU of the worker.
         cpu: usize,
-        /// CPU of the dispatcher.
+        /// CPU of the agent's dispatcher, the thread that gives the tasks.
         core: usize,
     }
 
@@ -153,6 +159,7 @@ mod batches {
             home
         }
 
+        /// Returns the path of a file in the folder.
         fn path(&self, name: &str) -> PathBuf {
             self.folder.path().join(name)
         }
@@ -164,6 +171,7 @@ mod batches {
             command
         }
 
+        /// Starts the agent and waits until its region exists, the memory that it shares with the worker.
         fn agent(&self) -> ChildProcess {
             self.agent_of("agent.toml")
         }
@@ -210,6 +218,7 @@ mod batches {
         fn running(&self, id: u32) -> Note {
             let found = || {
                 let mut notes = self.jobs().into_iter();
+                // True for this job, once its cgroup exists.
                 let is_it = |note: &Note| {
                     let is_made = note.made.paths().next().is_some_and(Path::exists);
                     note.id() == id && note.state == JobState::Running && is_made
@@ -241,17 +250,20 @@ mod batches {
             assert!(self.jobs().iter().all(|job| job.id() != note.id()));
         }
 
+        /// Checks that a job has only the worker's CPU and cannot get more. Its exit code is passed on, and its
+        /// processes end with it.
         pub fn a_batch_runs_where_the_worker_does_and_leaves_nothing(&self) {
             // Prints the job's CPUs, whether it may use real-time scheduling, and its scheduling class (5: idle).
             // In between, it tries to use all CPUs.
             let script = "grep Cpus_allowed_list /proc/self/status; chrt -f 1 true 2>/dev/null || echo refused; \
                           taskset -c 0-63 true 2>/dev/null; cut -d' ' -f41 /proc/self/stat; exit 7";
             let output = self.run(&["--policy", "idle"], script).output().unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
+            let stdout = String::from_utf8(output.stdout).unwrap();
             let error = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(7), "{said}{error}");
-            assert!(said.contains(&format!("Cpus_allowed_list:\t{}\n", self.cpu)), "{said}");
-            assert!(said.contains("refused\n") && said.ends_with("5\n"), "{said}");
+            assert_eq!(output.status.code(), Some(7), "{stdout}{error}");
+            assert!(stdout.contains(&format!("Cpus_allowed_list:\t{}\n", self.cpu)), "{stdout}");
+            // Real-time scheduling is refused.
+            assert!(stdout.contains("refused\n") && stdout.ends_with("5\n"), "{stdout}");
             assert!(self.jobs().is_empty());
             // An end by a signal gives the exit code of a shell.
             let output = self.run(&[], "kill -9 $$").output().unwrap();
@@ -265,6 +277,8 @@ mod batches {
             assert!(Process::of(left).is_none_or(|process| !process.is_alive()));
         }
 
+        /// Runs a job that prints its progress. Checks that the note and `wedjat cosched status` show it. A replay of
+        /// the log must make the same decisions.
         pub fn progress_is_reported_and_decisions_repeat(&self) {
             let log = self.path("decisions");
             let options = [
@@ -318,7 +332,10 @@ mod batches {
             assert_eq!(replayed["settings"]["mode"], "iw");
         }
 
+        /// Checks the reasons for refused jobs: options that would harm the worker, or that are invalid. A dry run
+        /// makes nothing.
         pub fn harmful_or_invalid_runs_are_refused(&self) {
+            // Checks that a job with these options does not run, and that the error names the given words.
             let refused = |options: &[&str], named: &[&str]| {
                 let output = self.run(options, "echo ran").output().unwrap();
                 let error = String::from_utf8(output.stderr).unwrap();
@@ -340,20 +357,24 @@ mod batches {
             refused(&["--objective", "fast"], &["p99.9=500us"]);
             refused(&["--work", "0"], &["--work"]);
             let output = self.run(&["--dry-run"], "echo ran").output().unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
-            assert!(output.status.success() && said.contains("would run sh -c echo ran"), "{said}");
-            let made = said.lines().find_map(|line| line.strip_prefix("would make ")).unwrap();
+            let stdout = String::from_utf8(output.stdout).unwrap();
+            assert!(
+                output.status.success() && stdout.contains("would run sh -c echo ran"),
+                "{stdout}"
+            );
+            let made = stdout.lines().find_map(|line| line.strip_prefix("would make ")).unwrap();
             assert!(!Path::new(made).exists() && self.jobs().is_empty());
             let output = self.wedjat(&["cosched", "cancel", "1"]).output().unwrap();
             assert!(String::from_utf8(output.stderr).unwrap().contains("no job 1"));
+            // There is no agent of this name.
             let nobody = self
                 .wedjat(&["cosched", "run", "--agent", "/no/agent", "--", "true"])
                 .output()
                 .unwrap();
-            let said = String::from_utf8(nobody.stderr).unwrap();
+            let error = String::from_utf8(nobody.stderr).unwrap();
             assert!(
-                said.contains("/no/agent") && said.contains("are threads of its own"),
-                "{said}"
+                error.contains("/no/agent") && error.contains("are threads of its own"),
+                "{error}"
             );
         }
 
@@ -367,6 +388,7 @@ mod batches {
             }
         }
 
+        /// Cancels a job that forks without end and ignores signals. Checks that all its processes are killed.
         pub fn a_batch_that_will_not_end_is_ended(&self) {
             // Forks up to the limit and ignores signals to end. The first shell forks only once, before all others: a
             // shell that cannot fork exits.
@@ -387,6 +409,8 @@ mod batches {
             self.assert_removed(&note, &members);
         }
 
+        /// Starts three jobs. Checks that one runs at a time, and that a signal ends a waiting one. The second runs
+        /// after the first.
         pub fn jobs_wait_for_each_other(&self) {
             let start = |script| ChildProcess::start(&mut self.run(&["--grace", "60s"], script));
             let first = start("sleep 1000");
@@ -422,6 +446,8 @@ mod batches {
             self.assert_removed(&note, &members);
         }
 
+        /// Starts an agent whose configuration lists two jobs. Checks that the second starts after the failure of the
+        /// first, and ends with the agent.
         pub fn jobs_of_the_agents_file_run_one_after_the_other(&self) {
             let (done, job) = (self.path("done"), |script: &str| {
                 format!("[[cosched.job]]\ncommand = ['sh', '-c', '{script}']\nwall = '1h'\n")
@@ -445,6 +471,7 @@ mod batches {
             self.assert_removed(&note, &members);
         }
 
+        /// Kills the agent. Checks that the job then ends, and that nothing of it is left.
         pub fn a_batch_ends_with_its_agent(&self, agent: ChildProcess) {
             let running = ChildProcess::start(&mut self.run(&["--grace", "0s"], "sleep 1000"));
             let note = self.running(running.id());

@@ -1,5 +1,8 @@
-//! Direct return between processes: a client's kernel socket, `wedjat leaf`, `wedjat agent` and its worker processes, in
-//! network namespaces on one bridge.
+//! Direct return between processes: a client's kernel socket, `wedjat leaf`, `wedjat agent` and its worker processes,
+//! in network namespaces on one bridge.
+//!
+//! With direct return (`replies = 'direct'`) a worker's reply goes from its host straight to the client. The leaf
+//! receives completion reports instead, of up to 30 tasks each, so that it knows the loads of workers.
 //!
 //! The test starts itself again as client and as workers, so it has its own `main`.
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -55,14 +58,21 @@ mod rack {
 
     /// Addresses of one family, and the policy and key of the pool.
     struct Scenario {
+        /// Address of the leaf.
         leaf: &'static str,
+        /// Address of the agent.
         agent: &'static str,
+        /// Address of the client.
         client: &'static str,
+        /// Length of the network's prefix: 24 for IPv4, 64 for IPv6.
         prefix: u8,
+        /// The leaf's scheduling policy.
         policy: &'static str,
+        /// True if the workers' replies and reports are signed with a key.
         has_key: bool,
     }
 
+    /// A scenario for each family.
     const SCENARIOS: [Scenario; 2] = [
         Scenario {
             leaf: "10.67.1.1",
@@ -83,12 +93,15 @@ mod rack {
     ];
 
     const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+    /// Id of the pool.
     const POOL: u16 = 5;
+    /// Number of tasks of each run of the client.
     const TASKS: u16 = 2000;
     /// Tasks for an agent that was killed.
     const LOST: u16 = 20;
     /// Maximum number of outstanding tasks of the client.
     const WINDOW: usize = 16;
+    /// Number of worker processes.
     const WORKERS: usize = 3;
 
     /// Runs a worker process until its agent ends, in order or not.
@@ -130,6 +143,7 @@ mod rack {
             });
             let header = Header::parse(&packet[..len]).unwrap();
             assert!(matches!(header.code, Code::TaskDone | Code::TaskDoneIdle), "{header:?}");
+            // The header of a task without extension has 11 bytes.
             assert_eq!(packet[header.len()..len], task(header.seq)[11..]);
             assert!(answered.insert(header.seq), "task {} was answered twice", header.seq);
         }
@@ -146,12 +160,15 @@ mod rack {
     struct Net(String);
 
     impl Net {
+        /// Creates the namespaces. Veth pairs join client, leaf and agent to the bridge, with an interface `e0` in
+        /// each. Only the client's has an address; DPDK serves those of leaf and agent.
         fn new(number: usize, scenario: &Scenario) -> Self {
             let net = Self(format!("wd{}n{number}", std::process::id()));
             for place in ["b", "c", "l", "a"] {
                 call(&["ip", "netns", "add", &net.name(place)]);
                 // The kernels of leaf and agent have no addresses, and answer nothing beside them.
                 let has_v6 = place == "c" && scenario.prefix == 64;
+                // `$0` is the argument behind the script.
                 let quiet = "cd /proc/sys/net/ipv6/conf; for one in all default; do \
                              echo $0 > $one/disable_ipv6; echo 0 > $one/router_solicitations; done";
                 net.within(place, &["sh", "-c", quiet, if has_v6 { "0" } else { "1" }]);
@@ -167,6 +184,7 @@ mod rack {
                 net.within(place, &["ip", "link", "set", "e0", "up"]);
             }
             let address = format!("{}/{}", scenario.client, scenario.prefix);
+            // `nodad`: without the delay of duplicate address detection.
             let mut words = vec!["ip", "address", "add", &address, "dev", "e0"];
             words.extend((scenario.prefix == 64).then_some("nodad"));
             net.within("c", &words);
@@ -248,6 +266,7 @@ mod rack {
             home
         }
 
+        /// Returns the path of a file in the folder.
         fn path(&self, name: &str) -> PathBuf {
             self.0.path().join(name)
         }
@@ -299,6 +318,8 @@ mod rack {
         });
     }
 
+    /// Serves clients with direct return, drains workers, and kills the agent. Checks that the leaf accounts for every
+    /// task by a reply, a completion report or a write-off.
     fn run_scenario(number: usize, scenario: &Scenario) {
         let (net, home) = (Net::new(number, scenario), Home::new(scenario));
         let mut leaf = home.node(&net, "l", "leaf", &["--changes", "-"]);
@@ -351,6 +372,7 @@ mod rack {
         );
     }
 
+    /// Runs all scenarios.
     pub fn run() {
         for (number, scenario) in SCENARIOS.iter().enumerate() {
             run_scenario(number, scenario);

@@ -1,4 +1,5 @@
-//! `share/wedjat.lua` in tshark, on captures written by the project's own code.
+//! `share/wedjat.lua`, the Wireshark dissector of task headers, in tshark. The captures are written by the project's
+//! own code.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -14,11 +15,11 @@ use wedjat::wire::peer::{ForwardingTrailer, VIA_LEN};
 use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
 use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
 
-/// 10.0.1.2.
+/// The client's address, 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
-/// 10.0.1.1.
+/// The leaf's address, 10.0.1.1.
 const LEAF: u32 = 0x0A00_0101;
-/// 10.0.2.11.
+/// The address of the workers' host, 10.0.2.11.
 const SERVER: u32 = 0x0A00_020B;
 /// Length of the data after the task header.
 const PAYLOAD_LEN: usize = 5;
@@ -102,13 +103,13 @@ fn dissected(frames: &[Vec<u8>], more: &[&str]) -> Vec<BTreeMap<String, String>>
         .arg(&capture)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("Lua"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("Lua"), "{stderr}");
     let packets: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     packets.iter().map(|packet| fields(&packet["_source"]["layers"])).collect()
 }
 
-/// Collects all `wedjat.*` fields at any depth.
+/// Collects all `wedjat.*` fields of tshark's nested JSON objects, at any depth.
 fn fields(layers: &Value) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![layers];
@@ -226,14 +227,15 @@ fn numbers_are_shown_with_their_meaning() {
     // Node 3 asks node 4 for a task. Then node 3 forwards a task that the client sent to node 4, with a trailer.
     frames.push(frame(&Header::of_peers(Code::StealRequest, 7, (3, 4), 0), None));
     let passed = Header { code: Code::PassedTask, ..task };
+    // The UDP length includes the trailer behind the data.
     let via =
         ForwardingTrailer { version: 1, hops: 2, by: 3, origin: 4, mac: Mac([2, 0, 0, 0, 0, 9]) };
-    let mut behind = frame(&passed, None);
-    let at = behind.len();
-    behind.resize(at + VIA_LEN, 0);
-    via.emit(&mut behind[at..]);
-    flow(&passed, 1234).emit(&mut behind, at + VIA_LEN - PAYLOAD);
-    frames.push(behind);
+    let mut forwarded = frame(&passed, None);
+    let at = forwarded.len();
+    forwarded.resize(at + VIA_LEN, 0);
+    via.emit(&mut forwarded[at..]);
+    flow(&passed, 1234).emit(&mut forwarded, at + VIA_LEN - PAYLOAD);
+    frames.push(forwarded);
     let seen = dissected(&frames, &[]);
     let value =
         |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
@@ -270,6 +272,7 @@ fn a_reply_names_its_task() {
     let seen = dissected(&frames, &[]);
     let value =
         |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
+    // tshark numbers frames from 1. The reply 4 belongs to the task 2 (equal seq32), and 5 to 3 (equal seq).
     assert_eq!([0, 1, 2].map(|at| value(at, "response_in")), [None, Some(4), Some(5)]);
     assert_eq!([3, 4].map(|at| value(at, "response_to")), [Some(2), Some(3)]);
     assert!(seen[3].contains_key("wedjat.time"), "{seen:?}");
@@ -314,6 +317,7 @@ fn malformed_packets_are_shown_as_such() {
     }
     let extended = Header { extended: true, ..Header::new_task(7, 1) };
     let good = frame(&extended, Some(Extension::default()));
+    // Returns the frame with a payload of this length.
     let cut = |payload: usize| {
         let mut frame = good.clone();
         frame.truncate(PAYLOAD + payload);

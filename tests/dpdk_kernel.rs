@@ -1,4 +1,5 @@
-//! Kernel interfaces as devices over veth pairs: AF_PACKET, and AF_XDP if the kernel has it.
+//! Kernel interfaces as DPDK devices: AF_PACKET, and AF_XDP if the kernel has it, at both ends of veth pairs (virtual
+//! Ethernet cables of the kernel).
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +19,7 @@ const OURS: [u8; 2] = [0x88, 0xB5];
 /// Number of packets sent in each direction.
 const PACKETS: u8 = 100;
 
-/// A pair of veth interfaces, deleted when dropped.
+/// Names of a pair of veth interfaces, deleted when dropped.
 struct Veth(String, String);
 
 impl Veth {
@@ -49,6 +50,7 @@ fn has_xdp() -> bool {
     std::fs::read_to_string("/proc/net/protocols").unwrap().contains("XDP")
 }
 
+/// Returns true if this process runs as root.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
@@ -61,6 +63,7 @@ fn packets_pass_through_interfaces_of_the_kernel() {
         return;
     }
     let (first, second, third) = (Veth::new(0), Veth::new(1), Veth::new(2));
+    // Two AF_PACKET devices at each of two pairs; at the second pair, AF_PACKET and AF_XDP.
     let mut devices = vec![
         format!("net_af_packet0,iface={}", first.0),
         format!("net_af_packet1,iface={}", first.1),
@@ -88,7 +91,7 @@ fn packets_pass_through_interfaces_of_the_kernel() {
     }
 }
 
-/// Opens two devices and exchanges packets between them.
+/// Opens two devices and exchanges packets between them, in both directions. Returns the devices with their queues.
 fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<QueuePort>)> {
     let options = DeviceOptions { promiscuous: true, ..DeviceOptions::default() };
     let open = |name: &&str| Device::open(eal, name, pool, &options).unwrap();
@@ -132,6 +135,7 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let (mut made, mut received) = (0, 0);
     while received < PACKETS {
         assert!(start.elapsed() < TIMEOUT, "{received} of {made} arrived");
+        // At most 16 packets are on their way, so that no ring overflows.
         while made < PACKETS && made - received < 16 && !out.is_full() {
             out.push(packet(pool, made));
             made += 1;
@@ -155,6 +159,7 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     let ((device, mut inside), (_raw, mut outside)) =
         (open(names[0], Some(12)), open(names[1], None));
     let (inside, outside) = (&mut inside[0], &mut outside[0]);
+    // Returns a packet with these bytes between its addresses and its EtherType.
     let tagged = |number: u8, tags: &[u8]| {
         let plain = packet(pool, number);
         let bytes = [&plain.bytes()[..12], tags, &plain.bytes()[12..]].concat();
@@ -181,19 +186,20 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     burst.push(tagged(3, &[0x81, 0, 0, 12, 0x81, 0, 0, 12]));
     burst.push(tagged(4, &[0x81, 0, 0xE0, 12]));
     assert_eq!(outside.tx_burst(&mut burst), 5);
-    let mut came: Vec<Vec<u8>> = Vec::new();
-    while came.len() < 2 {
-        assert!(start.elapsed() < TIMEOUT, "{came:02x?}");
+    let mut received: Vec<Vec<u8>> = Vec::new();
+    while received.len() < 2 {
+        assert!(start.elapsed() < TIMEOUT, "{received:02x?}");
         let before = burst.len();
         assert_eq!(inside.rx_burst(&mut burst), burst.len() - before);
-        came.extend(burst.drain(..).map(|mbuf| mbuf.bytes().to_vec()));
+        received.extend(burst.drain(..).map(|mbuf| mbuf.bytes().to_vec()));
     }
     let inner = tagged(3, &[0x81, 0, 0, 12]);
-    assert_eq!(came, [inner.bytes(), packet(pool, 4).bytes()], "one tag was taken off each");
+    assert_eq!(received, [inner.bytes(), packet(pool, 4).bytes()], "one tag was taken off each");
     assert!(device.stats().rx_other_vlan >= 3, "{:?}", device.stats());
 }
 
-/// Checks 20 times that a packet wakes a sleeper at the far end, which then sleeps again.
+/// Checks 20 times that a packet wakes a sleeper at the far end, which then sleeps again. A sleeper waits for packets
+/// of ports, armed before the last poll that finds none.
 fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut sleeper = Sleeper::new([&*to]).unwrap();
     let start = Instant::now();

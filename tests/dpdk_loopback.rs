@@ -12,6 +12,7 @@ use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::limits::BURST;
 
+/// Number of mbufs (packet buffers) of the pool; 2^n - 1 wastes no memory.
 const MBUFS: u32 = 4095;
 
 // EAL starts once per process. One test therefore runs all checks in turn.
@@ -106,7 +107,7 @@ fn segments(pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Checks the errors for a device that does not exist and for a number of queues that is none.
+/// Checks the errors for a device that does not exist, and for zero queues.
 fn absent(eal: &Eal, pool: &MbufPool) {
     let Err(error) = Device::open(eal, "net_none9", pool, &DeviceOptions::default()) else {
         panic!("a missing device was opened")
@@ -151,14 +152,15 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     burst.clear();
     let mut sent = 0u32;
     loop {
+        // Each packet has its number, modulo 256, in all bytes.
         let base = sent as u8;
         burst.extend(packets(pool, (0..BURST as u8).map(|i| base.wrapping_add(i))));
-        let went = port.tx_burst(&mut burst);
-        sent += went as u32;
-        if went < BURST {
-            assert_eq!(burst.len(), BURST - went);
+        let accepted = port.tx_burst(&mut burst);
+        sent += accepted as u32;
+        if accepted < BURST {
+            assert_eq!(burst.len(), BURST - accepted);
             let left: Vec<u8> = burst.iter().map(|mbuf| mbuf.bytes()[0]).collect();
-            let expected: Vec<u8> = (went..BURST).map(|i| base.wrapping_add(i as u8)).collect();
+            let expected: Vec<u8> = (accepted..BURST).map(|i| base.wrapping_add(i as u8)).collect();
             assert_eq!(left, expected);
             break;
         }
@@ -178,7 +180,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Checks two queues of a device that always receives and drops sent packets.
+/// Checks two queues of the null device, which always has packets to receive, and drops sent packets.
 fn null(eal: &Eal, pool: &MbufPool) {
     let rss = RssFields::Source;
     let two = DeviceOptions { queues: 2, promiscuous: true, rss, ..DeviceOptions::default() };
@@ -215,7 +217,7 @@ fn outlets(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Checks that a distributor refuses a pool that is too small.
+/// Checks that a distributor refuses a small pool. The distributor is DPDK's library for spreading packets over lcores.
 fn undersized_pool(eal: &Eal) {
     let small = MbufPool::new(eal, "small", 4).unwrap();
     let error = Distributor::new(eal, &small).err().unwrap().to_string();
@@ -276,7 +278,7 @@ fn another_thread(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Takes mbufs until the pool is empty.
+/// Takes mbufs until the pool is empty. Checks that another request then fails.
 fn exhaustion(pool: &MbufPool) {
     let mut handle = pool.handle();
     let all: Vec<_> = std::iter::from_fn(|| handle.take()).collect();

@@ -1,4 +1,5 @@
-//! Two DPDK processes joined by memif or vhost, without hugepages: packets cross, and a dead peer can return.
+//! Two DPDK processes joined by memif or vhost (network devices in shared memory), without hugepages: packets cross,
+//! and a dead peer can return. Of a memif pair, the server opens a socket, and the client connects to it.
 //!
 //! EAL starts once per process, so the test starts itself again as its peer. It therefore has its own `main`.
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -39,6 +40,7 @@ mod peers {
     /// Runs all checks in turn. Each has its own device of this process, and a peer process at its far end.
     pub fn run() {
         let socket = |end| format!("@wedjat-test-{}-{end}", std::process::id());
+        // Names of a device of this process, and of a peer's device at its far end.
         let ours = |end, role| format!("net_memif{end},role={role},socket={}", socket(end));
         let theirs = |role, end| format!("net_memif0,role={role},socket={}", socket(end));
         let folder = tempfile::tempdir().unwrap();
@@ -66,11 +68,11 @@ mod peers {
         let peer = theirs("client", 0);
         let first = visit(&mut wire, &peer);
         assert_eq!(wire.device.disconnects(), 0);
-        let left = sockets_of(first.id());
+        let folder_of_first = sockets_of(first.id());
         kill(&mut wire, first);
-        assert!(left.exists(), "a killed process leaves its driver's folder");
+        assert!(folder_of_first.exists(), "a killed process leaves its driver's folder");
         let second = visit(&mut wire, &peer);
-        assert!(!left.exists(), "the next process removes it");
+        assert!(!folder_of_first.exists(), "the next process removes it");
         say_goodbye(&mut wire, second);
         wire.wait_for_disconnects(2);
         drop(wire);
@@ -173,11 +175,11 @@ mod peers {
             wire.device.restart(&mut wire.ports, TIMEOUT).unwrap();
             visits += 1;
         }
-        let most = attack.join().unwrap();
+        let peak = attack.join().unwrap();
         // At most two more threads than before, however many clients connect.
         assert!(
-            most.0 <= 160 && most.1 <= before.1 + 2,
-            "descriptors and threads: {before:?}, {most:?}"
+            peak.0 <= 160 && peak.1 <= before.1 + 2,
+            "descriptors and threads: {before:?}, {peak:?}"
         );
         wire.wait_for_link(true);
         wire.echo(1000);
@@ -189,8 +191,8 @@ mod peers {
         println!("memif: both ends in one process, closed one right after the other");
         let own = std::env::current_exe().unwrap();
         let output = Command::new(own).arg("pairs").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !said.contains("Invalid memory"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !stderr.contains("Invalid memory"), "{stderr}");
         println!("dpdk_peers: ok");
     }
 
@@ -280,8 +282,11 @@ mod peers {
 
     /// This process's end of a wire to a peer.
     struct Wire {
+        /// The device's only queue.
         ports: Vec<QueuePort>,
+        /// The device at this end.
         device: Device,
+        /// Buffers for sent packets.
         pool: MbufPool,
     }
 
@@ -316,6 +321,7 @@ mod peers {
             while wakes < 20 || quiet < 5 {
                 assert!(start.elapsed() < TIMEOUT, "{wakes} times woken, {quiet} times not");
                 sleeper.arm();
+                // The first 20 rounds send a packet; the last 5 expect that nothing wakes the sleeper.
                 let mut unanswered = if wakes < 20 { self.send(1) } else { 0 };
                 let longest = Duration::from_millis(if unanswered > 0 { 10_000 } else { 20 });
                 unanswered -= self.ports[0].rx_burst(&mut burst);
@@ -409,10 +415,11 @@ mod peer {
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
     }
 
-    /// Inverts the first four bytes of received packets and returns them until standard input is closed.
+    /// Runs a peer process: inverts the first four bytes of received packets, and sends the packets back, until
+    /// standard input is closed.
     pub fn run(device: &str) {
         if let Some(most) =
-            std::env::var("WEDJAT_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok())
+            std::env::var("WEDJAT_TEST_DESCRIPTORS").ok().and_then(|text| text.parse().ok())
         {
             let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
             rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -422,10 +429,10 @@ mod peer {
         let options = DeviceOptions::with_peer_timeout(Some(TIMEOUT));
         let (opened, mut ports) = Device::open(&eal, device, &pool, &options).unwrap();
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let signal = Arc::clone(&over);
         std::thread::spawn(move || {
             let _ = std::io::stdin().read(&mut [0]);
-            told.store(true, Ordering::Release);
+            signal.store(true, Ordering::Release);
         });
         let mut burst = Burst::new();
         while !over.load(Ordering::Acquire) {
@@ -459,6 +466,7 @@ mod siege {
 
     /// Bytes of a client's memory region.
     const REGION: u64 = 1 << 16;
+    /// Number of hostile clients.
     const CONNECTIONS: u64 = 3000;
     /// Maximum number of hostile clients connected at a time.
     const AT_ONCE: usize = 64;
@@ -486,7 +494,7 @@ mod siege {
     /// of the server's descriptors and threads meanwhile.
     pub fn lay(socket: &str, server: u32) -> (usize, usize) {
         let address = SocketAddrUnix::new_abstract_name(socket.as_bytes()).unwrap();
-        let mut most = (0, 0);
+        let mut peak = (0, 0);
         let mut open = std::collections::VecDeque::new();
         for number in 0..CONNECTIONS {
             let peer =
@@ -494,7 +502,7 @@ mod siege {
             rustix::net::connect(&peer, &address).unwrap();
             misbehave(&peer, number);
             let now = counts(server);
-            most = (now.0.max(most.0), now.1.max(most.1));
+            peak = (now.0.max(peak.0), now.1.max(peak.1));
             open.push_back(peer);
             // Most clients disconnect at once. Some stay half open, so that the server's places run out now
             // and then.
@@ -502,12 +510,13 @@ mod siege {
                 open.pop_front();
             }
         }
-        most
+        peak
     }
 
     /// Violates the protocol in one of eight ways, by `number`. Kinds of messages are 3 (init), 4 (region), 5 (ring)
     /// and 6 (connect).
     fn misbehave(peer: &OwnedFd, number: u64) {
+        // Version 2.0 of memif.
         let init = message(3, &[(2, &0x200_u16.to_ne_bytes())]);
         let region = |bytes: u64, index: u16| {
             message(4, &[(2, &index.to_ne_bytes()), (4, &bytes.to_ne_bytes())])

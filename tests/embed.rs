@@ -1,5 +1,11 @@
-//! The scheduler as a library in another program: decisions and bytes equal the leaf's, ledgers balance, and
-//! invalid calls fail.
+//! The scheduler as a library in another program (an application): decisions and bytes equal those of a leaf, ledgers
+//! balance, and invalid calls fail.
+//!
+//! A program with packets uses a [`Context`], one core's part of the scheduler. `process` rewrites packets and
+//! returns a verdict for each; `decide` returns the changes instead. The context holds a packet that waits for a
+//! worker or for a next hop's MAC address; the application keeps it until `release` returns it. A question asks for
+//! such an address. A program with packets of its own format uses a [`Picker`], which chooses a worker for each
+//! described task.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod embed_v6;
@@ -40,17 +46,20 @@ fn text(policy: &str) -> String {
     )
 }
 
+/// Creates a scheduler with this policy.
 fn scheduler(policy: &str) -> Scheduler {
     let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
     Scheduler::from_toml(&text(policy), &options).unwrap()
 }
 
+/// Creates a scheduler with this policy, and returns the context of its only core.
 fn context(policy: &str) -> Context {
     scheduler(policy).context(0).unwrap()
 }
 
-/// Checks that the library requires proofs like the leaf, by the same key of the configuration. `text` is a
-/// configuration without a key, `bare` a reply without a proof, and `signed` returns a reply with a sequence.
+/// Checks that the library requires proofs like the leaf, by the same key of the configuration. A proof is an
+/// authentication tag with a sequence number, behind the header of a worker's reply. `text` is a configuration
+/// without a key, `bare` a reply without a proof, and `signed` returns a reply with a proof of this sequence number.
 fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     use std::os::unix::fs::PermissionsExt;
     use wedjat::wire::auth::sequence_at;
@@ -65,6 +74,7 @@ fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     let now = sequence_at(std::time::SystemTime::now());
     // Sequences advance by 16 per microsecond.
     let minutes = |minutes: u64| minutes * 60 * 1_000_000 * 16;
+    // Returns the verdict on a reply.
     let mut judge = |frame: &[u8]| {
         let mut verdicts = [Verdict::Consumed; 1];
         context.process(1, 1, &mut [&mut frame.to_vec()[..]], &mut verdicts).unwrap();
@@ -125,7 +135,7 @@ fn who_is(target: u32, to: Mac) -> Vec<u8> {
     frame
 }
 
-/// Returns an answer to the leaf's ARP request for a server, with the second server's MAC address.
+/// Returns an answer to the leaf's ARP request for the server of this index, with the second server's MAC address.
 fn server_answer(server: usize) -> Vec<u8> {
     let answer = arp::Packet {
         operation: Operation::Reply,
@@ -139,7 +149,8 @@ fn server_answer(server: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns a packet of any kind and its port. A quarter of the packets are damaged.
+/// Returns a random packet with the port that receives it: tasks, replies and ARP requests. A quarter of the packets
+/// are damaged.
 fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     let header = Header {
         extended: dice.below(3) == 0,
@@ -155,7 +166,7 @@ fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     (port, damaged(dice, packet))
 }
 
-/// Flips a bit of, truncates or extends a quarter of the packets.
+/// Returns the packet, in a quarter of the cases with a flipped bit, truncated or extended.
 fn damaged(dice: &mut Dice, mut packet: Vec<u8>) -> Vec<u8> {
     match dice.below(12) {
         0 => {
@@ -178,7 +189,7 @@ fn bursts(seed: u64, count: usize) -> Bursts {
     bursts_of(first, seed, count, any_packet)
 }
 
-/// Returns these bursts, followed by `count` random ones of alternating ports.
+/// Returns these bursts, followed by `count` random ones of alternating ports, of packets that `any_packet` makes.
 fn bursts_of(
     mut bursts: Bursts,
     seed: u64,
@@ -218,25 +229,28 @@ fn shorten(burst: &mut [Vec<u8>], lengths: Vec<usize>) {
 
 /// An application: a context and its held packets.
 struct Application {
+    /// The library's part of a core.
     context: Context,
+    /// Buffers for held packets.
     pool: FramePool,
     /// Held packets by place.
     held: Vec<Option<Frame>>,
 }
 
 impl Application {
+    /// Creates an application without held packets.
     fn new(context: Context) -> Self {
         let held = (0..context.places()).map(|_| None).collect();
         Self { context, pool: FramePool::new(16_384, 256), held }
     }
 
-    /// Like [`process`]; also keeps the packets to be held.
+    /// Processes a burst like [`process`], and keeps the packets to be held.
     fn process(&mut self, port: usize, now: u64, burst: &mut [Vec<u8>]) -> Vec<Verdict> {
         let verdicts = process(&mut self.context, port, now, burst);
         for (packet, verdict) in burst.iter().zip(&verdicts) {
             if let Verdict::Hold { place, .. } = *verdict {
-                let kept = self.held[place as usize].replace(self.pool.frame(packet).unwrap());
-                assert!(kept.is_none(), "the place {place} is free");
+                let replaced = self.held[place as usize].replace(self.pool.frame(packet).unwrap());
+                assert!(replaced.is_none(), "the place {place} is free");
             }
         }
         assert_eq!(self.held().len() as u64, self.context.counters().read(Gauge::Held));
@@ -339,7 +353,8 @@ fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
     assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
 }
 
-/// Applies a rewrite of `decide` to a packet and recomputes the checksums.
+/// Applies a rewrite of `decide` to an IPv4 packet, as an application must: addresses, one hop less, the worker in a
+/// task's header, and new checksums. An absent UDP checksum stays absent.
 fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
     let at = usize::from(rewrite.udp_at);
@@ -371,8 +386,8 @@ fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
 #[test]
 fn deciding_and_rewriting_agree() {
     for policy in ["horus", "random", "jsq"] {
-        let went = compare_decisions(context(policy), context(policy), bursts(5, 400), apply);
-        assert!(went > 3_000, "{policy}: {went}");
+        let passed = compare_decisions(context(policy), context(policy), bursts(5, 400), apply);
+        assert!(passed > 3_000, "{policy}: {passed}");
     }
 }
 
@@ -384,7 +399,7 @@ fn compare_decisions(
     bursts: Bursts,
     apply: impl Fn(&Rewrite, &mut [u8]),
 ) -> usize {
-    let mut went = 0;
+    let mut passed = 0;
     for (at, (port, burst)) in bursts.into_iter().enumerate() {
         let (now, mut processed, mut decided) = (1 + at as u64, burst.clone(), burst.clone());
         let expected = process(&mut rewriting, port, now, &mut processed);
@@ -402,7 +417,7 @@ fn compare_decisions(
                     assert!(untouched, "burst {at}");
                     assert_eq!(rewrites[place].worker, *worker);
                     apply(&rewrites[place], &mut decided[place]);
-                    went += 1;
+                    passed += 1;
                 }
                 Verdict::Answer { .. } => {}
                 Verdict::Consumed | Verdict::Drop(_) => assert!(untouched),
@@ -411,7 +426,7 @@ fn compare_decisions(
         }
         assert!(deciding.counters().balances());
     }
-    went
+    passed
 }
 
 // promise: library.2
@@ -493,21 +508,21 @@ fn held_packets_expire_and_are_bounded() {
     assert_eq!((held, refused), (UNRESOLVED_HELD_MAX + BURST, 320 - UNRESOLVED_HELD_MAX - BURST));
     application.held[7] = None; // lost by its owner
     let mut frame = [0; QUESTION_LEN];
-    let (mut questions, mut gone, mut pushed_out) = (0, 0, 0);
+    let (mut questions, mut expired, mut displaced) = (0, 0, 0);
     for now in (20..900_000_000).step_by(1_000_000) {
         while let Some(released) = application.release(now) {
             if released.verdict == Verdict::Drop(DropReason::NeighbourQueueFull) {
-                pushed_out += 1;
+                displaced += 1;
                 continue;
             }
             assert_eq!(released.verdict, Verdict::Drop(DropReason::NeighbourUnresolved));
             assert_eq!(questions, 3, "asked for in vain");
-            gone += 1;
+            expired += 1;
         }
         questions += usize::from(application.context.question(now, &mut frame).is_some());
     }
     // One of the displaced packets was lost.
-    assert_eq!((gone, pushed_out), (UNRESOLVED_HELD_MAX, BURST - 1));
+    assert_eq!((expired, displaced), (UNRESOLVED_HELD_MAX, BURST - 1));
     assert!(application.held().is_empty());
     let counters = application.context.counters();
     assert_eq!(counters.read(Gauge::Held), 0);
@@ -526,15 +541,15 @@ fn queued_tasks_stay_bounded_through_a_storm() {
         assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + BURST + 20);
         let mut dice = Dice(seed);
         let (mut now, mut waited, mut full) = (0, 0, 0);
-        // `fallen` has the names of all metrics that have decreased.
-        let (mut before, mut fallen) = (Totals::default(), BTreeSet::new());
+        // `decreased` has the names of all metrics that have decreased.
+        let (mut before, mut decreased) = (Totals::default(), BTreeSet::new());
         for (port, mut burst) in bursts(seed, 3_000) {
             now += dice.below(300_000) as u64;
             if dice.below(8) == 0 {
                 application.context.unsent(dice.below(5) as u64);
             }
             let totals = application.context.counters().totals();
-            fallen.extend(totals.fallen_since(&before).map(|metric| metric.name));
+            decreased.extend(totals.fallen_since(&before).map(|metric| metric.name));
             before = totals;
             for verdict in application.process(port, now, &mut burst) {
                 waited += usize::from(matches!(verdict, Verdict::Hold { worker: NO_WORKER, .. }));
@@ -544,15 +559,15 @@ fn queued_tasks_stay_bounded_through_a_storm() {
             for _ in 0..dice.below(40) {
                 let Some(released) = application.release(now) else { break };
                 // Later packets of a task are dropped if its first one was.
-                let gone = Verdict::Drop(DropReason::UnknownConnection);
-                let went = matches!(released.verdict, Verdict::Forward { worker: 10..18, .. });
-                assert!(went || released.verdict == gone, "{:?}", released.verdict);
+                let orphaned = Verdict::Drop(DropReason::UnknownConnection);
+                let is_sent = matches!(released.verdict, Verdict::Forward { worker: 10..18, .. });
+                assert!(is_sent || released.verdict == orphaned, "{:?}", released.verdict);
             }
         }
         assert!(waited > 500 && full > 0, "{policy}: {waited} waited, {full} found no room");
         assert!(before.count(DropReason::TxFull) > 500, "{policy}: ports were full");
         assert_eq!(
-            fallen,
+            decreased,
             BTreeSet::from(["held", "queued"]),
             "{policy}: gauges fall, counters do not"
         );
@@ -675,8 +690,8 @@ fn missing_parts_are_reported() {
     let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
     let no_macs = create(&text("horus"), Options { macs: &[], ..options });
     assert!(no_macs.contains("port 0") && no_macs.contains("mac"), "{no_macs}");
-    let stands = create(&text("horus"), Options { ticks_hz: 0, ..options });
-    assert!(stands.contains("ticks_hz"), "{stands}");
+    let no_clock = create(&text("horus"), Options { ticks_hz: 0, ..options });
+    assert!(no_clock.contains("ticks_hz"), "{no_clock}");
     let fault = create(&text("fastest"), options);
     assert!(fault.contains("configuration:17: `pool.policy`: found"), "{fault}");
     let mut scheduler = scheduler("horus");
@@ -686,8 +701,8 @@ fn missing_parts_are_reported() {
     assert!(scheduler.context(0).is_none(), "once");
 }
 
-/// Returns a scheduler without ports, for programs with a task header of their own. Pool 7 has the workers 10
-/// and 11.
+/// Creates a scheduler without ports, for programs with a task header of their own. Pool 7 has the workers 10
+/// and 11, and the further lines `more`.
 fn portless_config(policy: &str, more: &str) -> Scheduler {
     let text = format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nworkers_max = 8\n\
@@ -697,7 +712,7 @@ fn portless_config(policy: &str, more: &str) -> Scheduler {
     Scheduler::from_toml(&text, &Options { ticks_hz: TICKS_HZ, macs: &[] }).unwrap()
 }
 
-/// Returns the choices for tasks with these numbers.
+/// Lets the picker choose workers for tasks with these numbers. Returns its choices.
 fn pick(picker: &mut Picker, now: u64, ids: std::ops::Range<u64>) -> Vec<Choice> {
     let tasks: Vec<_> = ids.map(|id| TaskDescription { id, class: 0 }).collect();
     let mut choices = vec![Choice::Refused; tasks.len()];
@@ -718,8 +733,8 @@ fn reported_tasks_wait_in_order() {
     let mut picker = scheduler.picker(0).unwrap();
     assert!(scheduler.picker(0).is_none());
     let choices = pick(&mut picker, 1, 0..6);
-    let went: BTreeSet<_> = choices[..2].iter().map(|choice| format!("{choice:?}")).collect();
-    assert_eq!(went.len(), 2, "one task for each worker: {choices:?}");
+    let chosen: BTreeSet<_> = choices[..2].iter().map(|choice| format!("{choice:?}")).collect();
+    assert_eq!(chosen.len(), 2, "one task for each worker: {choices:?}");
     assert_eq!(choices[2..], [Choice::Held, Choice::Held, Choice::Held, Choice::Refused]);
     assert_eq!(picker.release(1), None);
     // The first queued task goes to the worker that becomes free. A task reported as lost frees a place too.
@@ -813,14 +828,14 @@ fn members_and_policies_change_during_reported_tasks() {
     let now = apply(&scheduler, &mut picker, "drain workers=10");
     assert_eq!(workers(pick(&mut picker, now, 0..6)), BTreeSet::from([11, 12]));
     let found = scheduler.workers();
-    let of = |id: u16| found.iter().find(|one| one.worker == id).unwrap();
+    let worker = |id: u16| found.iter().find(|one| one.worker == id).unwrap();
     assert_eq!(
-        (found.len(), of(10).pool, of(10).is_drained, of(11).is_drained),
+        (found.len(), worker(10).pool, worker(10).is_drained, worker(11).is_drained),
         (3, POOL, true, false)
     );
     // Six tasks over three workers, then six over two.
-    assert_eq!((of(10).outstanding, of(11).outstanding, of(12).outstanding), (2, 5, 5));
-    assert_eq!((of(11).speed, of(12).speed), (1.0, 2.0));
+    assert_eq!((worker(10).outstanding, worker(11).outstanding, worker(12).outstanding), (2, 5, 5));
+    assert_eq!((worker(11).speed, worker(12).speed), (1.0, 2.0));
     let now = apply(&scheduler, &mut picker, &format!("set-policy pool={POOL} policy=jbsq(k=1)"));
     assert_eq!(pick(&mut picker, now, 0..1), [Choice::Held], "both have more than one");
     assert!(scheduler.snapshot().pools[0].policy.starts_with("jbsq(k=1"));

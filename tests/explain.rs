@@ -1,4 +1,9 @@
-//! Explanations of packets: their fate and its reason, from running leaves and agents and from captures.
+//! Explanations of packets (`wedjat explain`): their fate and its reason, from running leaves and agents and from
+//! captures.
+//!
+//! A leaf schedules tasks over workers; an agent gives the tasks of a host to its workers. A node with an explainer
+//! writes a record for each packet that passes a filter. A record of a task contains the beliefs of the policy before
+//! its decision: estimates of the load of some workers. With a capture, the command runs the same code without a node.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -36,7 +41,8 @@ use frames::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
-/// Returns a leaf's configuration: workers 10 to 13 at the first server. ARP resolves its MAC address if `asks`.
+/// Returns a leaf's configuration: workers 10 to 13 at the first server. ARP resolves the server's MAC address if
+/// `asks`; otherwise the configuration has it.
 fn config(policy: &str, asks: bool) -> String {
     let mac = if asks { "" } else { "mac = '02:00:00:00:02:0b'\n" };
     format!(
@@ -51,7 +57,9 @@ fn config(policy: &str, asks: bool) -> String {
 
 /// A leaf that explains its packets, with the far ends of its ports.
 struct Node {
+    /// The leaf's only core.
     leaf: Leaf<RingPort, FramePool>,
+    /// Far ends: towards clients, towards workers.
     far: Vec<RingPort>,
     /// Orders to start or stop the explanations.
     commands: TapCommands,
@@ -118,6 +126,7 @@ fn tasks(count: u16) -> Vec<Vec<u8>> {
 
 /// Returns packets that a leaf drops, each with its reason.
 fn refused() -> Vec<(DropReason, Vec<u8>)> {
+    // A task with a changed bit behind its UDP header, and one with a time to live of 1.
     let (mut damaged, mut last_hop) = (tasks(1).remove(0), tasks(1).remove(0));
     damaged[50] ^= 1;
     last_hop[ether::LEN + 8] = 1;
@@ -139,36 +148,39 @@ fn refused() -> Vec<(DropReason, Vec<u8>)> {
 #[test]
 fn each_task_is_explained_with_its_decision() {
     let mut node = explained(&config("horus", false));
-    let told = node.explain_frames(0, &tasks(6));
-    assert_eq!(told.len(), 6);
-    for (at, one) in told.iter().enumerate() {
-        let Fate::Sent { port: 1, worker } = one.fate else { panic!("{one:?}") };
-        let beliefs = one.beliefs.as_ref().unwrap();
-        assert_eq!((one.port, one.moment, one.worker), (Some(0), Moment::Arrived, Some(worker)));
-        assert_eq!((beliefs.beliefs.active, one.follows), (4, false));
-        // Idle workers come first. After them, the better of two workers is chosen, each with one task.
+    let explanations = node.explain_frames(0, &tasks(6));
+    assert_eq!(explanations.len(), 6);
+    for (at, record) in explanations.iter().enumerate() {
+        let Fate::Sent { port: 1, worker } = record.fate else { panic!("{record:?}") };
+        let beliefs = record.beliefs.as_ref().unwrap();
+        assert_eq!(
+            (record.port, record.moment, record.worker),
+            (Some(0), Moment::Arrived, Some(worker))
+        );
+        assert_eq!((beliefs.beliefs.active, record.follows), (4, false));
+        // Idle workers come first. After them, the better of two workers is chosen, each with record task.
         let idle = 4_usize.saturating_sub(at);
-        assert_eq!((beliefs.beliefs.idle, one.idle), (idle, idle > 0), "{at}");
+        assert_eq!((beliefs.beliefs.idle, record.idle), (idle, idle > 0), "{at}");
         let basis = if idle > 0 { SelectionBasis::Idle } else { SelectionBasis::Drawn };
         assert_eq!(beliefs.beliefs.basis, basis, "{at}");
-        let chosen = one.chosen.unwrap();
+        let chosen = record.chosen.unwrap();
         let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
         let before = beliefs.beliefs.estimates[known];
-        assert!(before.is_considered && before.member == chosen.member, "{one:?}");
+        assert!(before.is_considered && before.member == chosen.member, "{record:?}");
         assert_eq!(chosen.outstanding, before.outstanding + 1, "{at}");
         assert_eq!(chosen.drift.0, before.drift.0 + Load::ONE.0, "{at}");
     }
     assert_eq!(node.sent().len(), 6);
     // A reply, and the estimates after it.
-    let told = node.explain_frames(1, &[reply(12, 3, LEAF_MACS[1])]);
-    assert_eq!(told[0].fate, Fate::Sent { port: 0, worker: 12 });
+    let explanations = node.explain_frames(1, &[reply(12, 3, LEAF_MACS[1])]);
+    assert_eq!(explanations[0].fate, Fate::Sent { port: 0, worker: 12 });
     let mut node = explained(&config("jsq", false));
     node.explain_frames(0, &tasks(1));
     let first = node.sent().pop().unwrap();
     let worker = Header::parse(&first[udp::PAYLOAD..]).unwrap().dst;
     node.explain_frames(1, &[reply(worker, 5, LEAF_MACS[1])]);
-    let told = node.explain_frames(0, &tasks(1));
-    let beliefs = told[0].beliefs.as_ref().unwrap();
+    let explanations = node.explain_frames(0, &tasks(1));
+    let beliefs = explanations[0].beliefs.as_ref().unwrap();
     let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
     assert_eq!(beliefs.beliefs.estimates[known].load, Load::tasks(5));
     assert_eq!(beliefs.beliefs.basis, SelectionBasis::Best);
@@ -179,13 +191,14 @@ fn each_task_is_explained_with_its_decision() {
 fn drops_are_explained_and_filters_apply() {
     let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
     let all: Vec<_> = tasks(3).into_iter().chain(frames).collect();
-    let fates = |told: &[Record]| told.iter().map(|one| one.fate).collect::<Vec<_>>();
+    let fates =
+        |explanations: &[Record]| explanations.iter().map(|one| one.fate).collect::<Vec<_>>();
     let dropped: Vec<_> = reasons.iter().map(|&reason| Fate::Dropped(reason)).collect();
     let mut node = explained(&config("random", false));
-    let told = node.explain_frames(0, &all);
-    assert_eq!(fates(&told)[3..], dropped);
-    assert!(told[..3].iter().all(|one| matches!(one.fate, Fate::Sent { .. })));
-    assert!(told[3..].iter().all(|one| one.chosen.is_none()));
+    let explanations = node.explain_frames(0, &all);
+    assert_eq!(fates(&explanations)[3..], dropped);
+    assert!(explanations[..3].iter().all(|one| matches!(one.fate, Fate::Sent { .. })));
+    assert!(explanations[3..].iter().all(|one| one.chosen.is_none()));
     let drops = Filter { drops: true, ..Filter::default() };
     assert_eq!(
         fates(&Node::new(&config("random", false), Some(drops)).explain_frames(0, &all)),
@@ -212,31 +225,37 @@ fn drops_are_explained_and_filters_apply() {
 #[test]
 fn waiting_is_explained_at_both_ends() {
     let mut node = explained(&config("jbsq(k=1)", false));
-    let told = node.explain_frames(0, &tasks(7));
-    let fates: Vec<_> = told.iter().map(|one| one.fate).collect();
+    let explanations = node.explain_frames(0, &tasks(7));
+    let fates: Vec<_> = explanations.iter().map(|one| one.fate).collect();
     assert!(fates[..4].iter().all(|fate| matches!(fate, Fate::Sent { .. })), "{fates:?}");
     let full = Fate::Dropped(DropReason::QueueFull);
     assert_eq!(fates[4..], [Fate::Queued, Fate::Queued, full]);
     // The second queued task found one of two places taken.
-    let beliefs = &told[5].beliefs.as_ref().unwrap().beliefs;
+    let beliefs = &explanations[5].beliefs.as_ref().unwrap().beliefs;
     assert_eq!((beliefs.queue, beliefs.bound), ((1, 2), Some(1)));
     assert!(beliefs.estimates.iter().all(|one| one.outstanding == 1));
-    let told = node.explain_frames(1, &[reply(12, 0, LEAF_MACS[1])]);
-    let waited: Vec<_> = told.iter().filter(|one| one.moment == Moment::Waited).collect();
-    assert_eq!(waited.len(), 1, "{told:?}");
+    let explanations = node.explain_frames(1, &[reply(12, 0, LEAF_MACS[1])]);
+    let waited: Vec<_> = explanations.iter().filter(|one| one.moment == Moment::Waited).collect();
+    assert_eq!(waited.len(), 1, "{explanations:?}");
     assert_eq!(waited[0].fate, Fate::Sent { port: 1, worker: 12 });
     assert_eq!(waited[0].seen.header().unwrap().seq, 4, "the first that waits");
     // Packets that wait for a next hop are explained on arrival and on departure.
     let mut node = explained(&config("random", true));
-    let told = node.explain_frames(0, &tasks(2));
-    assert!(told.iter().all(|one| matches!(one.fate, Fate::Held { port: 1, .. })), "{told:?}");
+    let explanations = node.explain_frames(0, &tasks(2));
+    assert!(
+        explanations.iter().all(|one| matches!(one.fate, Fate::Held { port: 1, .. })),
+        "{explanations:?}"
+    );
     let question = node.sent().into_iter().find_map(|frame| arp::Packet::parse(&frame).ok());
     let question =
         question.unwrap_or_else(|| arp::Packet::request(LEAF_MACS[1], 0x0A00_0201, SERVERS[0]));
-    let told = node.explain_frames(1, &[arp_answer(&question, mac_of(SERVERS[0]))]);
-    let waited = told.iter().filter(|one| one.moment == Moment::Waited).count();
-    assert_eq!((told[0].fate, waited), (Fate::Consumed, 2), "{told:?}");
-    assert!(told[1..].iter().all(|one| matches!(one.fate, Fate::Sent { port: 1, .. })), "{told:?}");
+    let explanations = node.explain_frames(1, &[arp_answer(&question, mac_of(SERVERS[0]))]);
+    let waited = explanations.iter().filter(|one| one.moment == Moment::Waited).count();
+    assert_eq!((explanations[0].fate, waited), (Fate::Consumed, 2), "{explanations:?}");
+    assert!(
+        explanations[1..].iter().all(|one| matches!(one.fate, Fate::Sent { port: 1, .. })),
+        "{explanations:?}"
+    );
 }
 
 // promise: control.3
@@ -246,22 +265,24 @@ fn later_packets_of_a_task_follow_the_first() {
     let first = Header { more: true, ..Header::new_task(POOL, 9) };
     let next = Header { code: Code::TaskContinuation, ..first };
     let last = Header { more: false, ..next };
-    let told = node.explain_frames(0, &[first, next, last].map(task));
-    let follows: Vec<_> = told.iter().map(|one| one.follows).collect();
+    let explanations = node.explain_frames(0, &[first, next, last].map(task));
+    let follows: Vec<_> = explanations.iter().map(|one| one.follows).collect();
     assert_eq!(follows, [false, true, true]);
-    assert!(told.iter().all(|one| one.worker == told[0].worker && one.worker.is_some()));
-    let told = node.explain_frames(0, &[task(Header { seq: 10, ..last })]);
-    assert_eq!(told[0].fate, Fate::Dropped(DropReason::UnknownConnection));
+    assert!(
+        explanations.iter().all(|one| one.worker == explanations[0].worker && one.worker.is_some())
+    );
+    let explanations = node.explain_frames(0, &[task(Header { seq: 10, ..last })]);
+    assert_eq!(explanations[0].fate, Fate::Dropped(DropReason::UnknownConnection));
 }
 
 // promise: control.3
 #[test]
 fn explaining_changes_no_decision_and_counts_overruns() {
     for policy in ["horus", "jsq", "racksched", "round-robin", "lsq-update"] {
-        let mut both =
+        let mut nodes =
             [None, Some(Filter::default())].map(|filter| Node::new(&config(policy, false), filter));
         for round in 0..60_u16 {
-            let sent = both.each_mut().map(|node| {
+            let sent = nodes.each_mut().map(|node| {
                 node.explain_frames(0, &tasks(5));
                 let report = reply(10 + round % 4, round % 3, LEAF_MACS[1]);
                 node.explain_frames(1, &[report]);
@@ -300,9 +321,9 @@ fn packets_rejected_by_a_device_are_explained() {
         node.poll();
     }
     while node.records.next().is_some() {}
-    let told = node.explain_frames(0, &tasks(3));
-    let unsent: Vec<_> = told.iter().filter(|one| one.moment == Moment::Leaving).collect();
-    assert_eq!(unsent.len(), 3, "{told:?}");
+    let explanations = node.explain_frames(0, &tasks(3));
+    let unsent: Vec<_> = explanations.iter().filter(|one| one.moment == Moment::Leaving).collect();
+    assert_eq!(unsent.len(), 3, "{explanations:?}");
     assert!(unsent.iter().all(|one| one.fate == Fate::Dropped(DropReason::TxFull)));
     assert!(unsent.iter().all(|one| one.port == Some(1)));
 }
@@ -351,21 +372,21 @@ fn agent_explains_assignment_and_outcome() {
         assert!(far.send(&frame));
     }
     poll(&mut agent);
-    let told: Vec<_> = std::iter::from_fn(|| records.next()).collect();
-    let fates: Vec<_> = told.iter().map(|one| (one.fate, one.worker)).collect();
+    let explanations: Vec<_> = std::iter::from_fn(|| records.next()).collect();
+    let fates: Vec<_> = explanations.iter().map(|one| (one.fate, one.worker)).collect();
     let other = Fate::Dropped(DropReason::OtherMac);
     assert!(matches!(fates[0], (Fate::Given { .. }, Some(10))), "{fates:?}");
     assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
-    let beliefs = &told[1].beliefs.as_ref().unwrap().beliefs;
+    let beliefs = &explanations[1].beliefs.as_ref().unwrap().beliefs;
     // Worker 11 is not attached, so it may not be chosen. `out` counts silent, unreachable and other members.
     assert_eq!((beliefs.active, beliefs.bound, beliefs.out), (1, Some(1), [0, 0, 1]));
-    let mut told = Vec::new();
+    let mut explanations = Vec::new();
     for _ in 0..8 {
         workers.work(|| true);
         poll(&mut agent);
-        told.extend(std::iter::from_fn(|| records.next()));
+        explanations.extend(std::iter::from_fn(|| records.next()));
     }
-    let ended: Vec<_> = told.iter().map(|one| (one.moment, one.fate)).collect();
+    let ended: Vec<_> = explanations.iter().map(|one| (one.moment, one.fate)).collect();
     let answered = (Moment::Ended, Fate::Sent { port: 0, worker: 10 });
     assert_eq!(ended, [answered, answered]);
 }
@@ -375,7 +396,7 @@ const AGENT: &str = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\
      [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
      [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 2\nworkers = '10-11'\n";
 
-/// Returns a task to the agent, or the agent's reply to it by the worker `reply_of`.
+/// Returns the frame of a task to the agent; with `reply_of`, the agent's reply to that task by this worker.
 fn at_agent(seq: u16, reply_of: Option<u16>) -> Vec<u8> {
     let (client, agent) = ((CLIENT_MAC, CLIENT, 40_000), (mac_of(SERVERS[0]), SERVERS[0], 1234));
     let (from, to) = if reply_of.is_some() { (agent, client) } else { (client, agent) };
@@ -409,22 +430,24 @@ fn agent_capture_is_explained_without_workers() {
     let (_, error) = texts(&output);
     assert!(error.contains("note: assumes that all 2 workers are attached"), "{error}");
     assert!(error.contains("the capture has 2 replies"), "{error}");
-    let told = json(&output);
-    let what = |one: &Value| {
-        let text = |key: &str| one[key].as_str().unwrap().to_owned();
+    let explanations = json(&output);
+    let moment_and_fate = |record: &Value| {
+        let text = |key: &str| record[key].as_str().unwrap().to_owned();
         (text("moment"), text("fate"))
     };
-    let arrived: Vec<_> = told.iter().filter(|one| one["moment"] == "arrived").map(what).collect();
+    let arrived: Vec<_> =
+        explanations.iter().filter(|one| one["moment"] == "arrived").map(moment_and_fate).collect();
     let fates: Vec<_> = arrived.iter().map(|(_, fate)| fate.as_str()).collect();
-    assert_eq!(fates, ["given", "given", "queued", "queued", "dropped"], "{told:?}");
-    assert_eq!(told[4]["reason"], "queue_full");
-    assert_eq!(told[2]["beliefs"]["bound"], 1);
-    let first: Vec<_> = told[..2].iter().map(|one| one["worker"].as_u64().unwrap()).collect();
-    let ended: Vec<_> = told.iter().filter(|one| one["moment"] == "ended").collect();
+    assert_eq!(fates, ["given", "given", "queued", "queued", "dropped"], "{explanations:?}");
+    assert_eq!(explanations[4]["reason"], "queue_full");
+    assert_eq!(explanations[2]["beliefs"]["bound"], 1);
+    let first: Vec<_> =
+        explanations[..2].iter().map(|one| one["worker"].as_u64().unwrap()).collect();
+    let ended: Vec<_> = explanations.iter().filter(|one| one["moment"] == "ended").collect();
     // The worker with the task ends it, even if another had the task in the capture.
     let by: Vec<_> = ended.iter().map(|one| one["worker"].as_u64().unwrap()).collect();
-    assert_eq!(by, [first[1], first[0]], "{told:?}");
-    assert!(ended.iter().all(|one| one["fate"] == "sent"), "{told:?}");
+    assert_eq!(by, [first[1], first[0]], "{explanations:?}");
+    assert!(ended.iter().all(|one| one["fate"] == "sent"), "{explanations:?}");
     let (out, _) = texts(&home.explain("in.pcap", &[]));
     assert!(
         out.contains("memory: task 1 of pool 7 from 10.0.1.2:40000 is given to worker 1"),
@@ -444,6 +467,7 @@ fn agent_capture_is_explained_without_workers() {
 struct Home(tempfile::TempDir);
 
 impl Home {
+    /// Writes the configuration to `node.toml`, and the frames to `in.pcap`.
     fn new(config: &str, frames: &[Vec<u8>]) -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         fs::write(home.path("node.toml"), config).unwrap();
@@ -451,6 +475,7 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -476,10 +501,10 @@ fn texts(output: &Output) -> (String, String) {
 
 /// Checks that the command failed with a message that contains these words.
 fn fails(output: &Output, words: &[&str]) {
-    let (_, said) = texts(output);
-    assert!(!output.status.success() && !said.contains("panicked"), "{said}");
+    let (_, stderr) = texts(output);
+    assert!(!output.status.success() && !stderr.contains("panicked"), "{stderr}");
     for word in words {
-        assert!(said.contains(word), "{word:?} is not in: {said}");
+        assert!(stderr.contains(word), "{word:?} is not in: {stderr}");
     }
 }
 
@@ -498,9 +523,9 @@ fn a_capture_is_explained_without_a_node() {
     // The capture gives port 0's missing MAC address. ARP finds that of the server: its requests are answered.
     let text = config("horus", true).replace(&format!("mac = '{}'\n", LEAF_MACS[0]), "");
     let home = Home::new(&text, &all);
-    let told = json(&home.explain("in.pcap", &["--format", "json"]));
-    assert_eq!(told.len(), all.len());
-    for one in &told[..2] {
+    let explanations = json(&home.explain("in.pcap", &["--format", "json"]));
+    assert_eq!(explanations.len(), all.len());
+    for one in &explanations[..2] {
         assert_eq!(
             (&one["fate"], &one["port"], &one["out"]),
             (&"sent".into(), &"c".into(), &"w".into())
@@ -512,7 +537,7 @@ fn a_capture_is_explained_without_a_node() {
             beliefs["candidates"].as_array().unwrap().iter().find(|one| one["chosen"] == true);
         assert_eq!(chosen.unwrap()["worker"], one["worker"]);
     }
-    for (one, reason) in told[2..].iter().zip(&reasons) {
+    for (one, reason) in explanations[2..].iter().zip(&reasons) {
         assert_eq!((&one["fate"], &one["reason"]), (&"dropped".into(), &reason.name().into()));
         assert_eq!(one["look_at"], reason.look_at());
     }
@@ -564,16 +589,16 @@ fn a_capture_of_ipv6_is_explained() {
     let (question, to) = ndp::Packet::question(CLIENT_MAC, src, dst, None);
     question.emit(&mut asks, to, false);
     let home = Home::new(&text, &[asks, task.clone(), damaged, last_hop, extended]);
-    let told = json(&home.explain("in.pcap", &["--format", "json"]));
-    let what: Vec<_> = told.iter().map(|one| (&one["fate"], &one["reason"])).collect();
+    let explanations = json(&home.explain("in.pcap", &["--format", "json"]));
+    let what: Vec<_> = explanations.iter().map(|one| (&one["fate"], &one["reason"])).collect();
     let dropped = |reason: &str| ("dropped".to_owned(), reason.to_owned());
     let text = |(fate, reason): &(&Value, &Value)| {
         (fate.as_str().unwrap().to_owned(), reason.as_str().unwrap_or_default().to_owned())
     };
     let sent = ("sent".to_owned(), String::new());
-    assert_eq!(what.len(), 5, "{told:?}");
-    assert_eq!(text(&what[1]), sent, "{told:?}");
-    assert_eq!(told[1]["server"], "fd00:2::b");
+    assert_eq!(what.len(), 5, "{explanations:?}");
+    assert_eq!(text(&what[1]), sent, "{explanations:?}");
+    assert_eq!(explanations[1]["server"], "fd00:2::b");
     for (at, reason) in [(2, "udp_checksum"), (3, "ttl_expired"), (4, "ipv6_extension")] {
         assert_eq!(text(&what[at]), dropped(reason));
     }
@@ -596,15 +621,15 @@ fn a_capture_of_ipv6_is_explained() {
 fn complete_and_truncated_captures_are_explained() {
     // A capture of both directions: packets sent by the leaf itself are skipped.
     let mut node = Node::new(&config("random", false), None);
-    let mut both = tasks(3);
-    node.explain_frames(0, &both.clone());
+    let mut captured = tasks(3);
+    node.explain_frames(0, &captured.clone());
     let sent = node.sent();
     assert_eq!(sent.len(), 3);
-    both.extend(sent);
-    both.push(reply(10, 0, LEAF_MACS[1]));
-    let home = Home::new(&config("random", false), &both);
-    let told = json(&home.explain("in.pcap", &["--format", "json"]));
-    let fates: Vec<_> = told
+    captured.extend(sent);
+    captured.push(reply(10, 0, LEAF_MACS[1]));
+    let home = Home::new(&config("random", false), &captured);
+    let explanations = json(&home.explain("in.pcap", &["--format", "json"]));
+    let fates: Vec<_> = explanations
         .iter()
         .map(|one| (one["port"].as_str().unwrap(), one["moment"].as_str().unwrap()))
         .collect();
@@ -612,9 +637,16 @@ fn complete_and_truncated_captures_are_explained() {
         fates[..4],
         [("c", "arrived"), ("c", "arrived"), ("c", "arrived"), ("w", "arrived")]
     );
-    assert!(told[3]["packet"].as_str().unwrap().contains("reply of worker 10"), "{}", told[3]);
+    assert!(
+        explanations[3]["packet"].as_str().unwrap().contains("reply of worker 10"),
+        "{}",
+        explanations[3]
+    );
     // ARP resolves the client, and the reply is sent.
-    assert!(told[3]["fate"] == "sent" || told[4]["fate"] == "sent", "{told:?}");
+    assert!(
+        explanations[3]["fate"] == "sent" || explanations[4]["fate"] == "sent",
+        "{explanations:?}"
+    );
     // Truncated packets, as `tap start --snaplen` writes them.
     let file = fs::File::create(home.path("cut.pcap")).unwrap();
     let mut capture = Capture::in_file(file, &home.path("cut.pcap")).unwrap();
@@ -677,17 +709,18 @@ fn a_running_leaf_explains_its_packets() {
     let state = home.state();
     let state = state.to_str().unwrap();
     let explain = |more: &[&str]| wedjat(&[&["explain", "--node", state], more].concat());
-    let told = json(&explain(&["--count", "200", "--format", "json"]));
-    assert_eq!(told.len(), 200);
-    let of = |key: &str, value: &str| told.iter().filter(|one| one[key] == value).count();
-    assert_eq!(of("fate", "sent") + of("fate", "dropped"), 200, "{told:?}");
-    assert_eq!(of("port", "net_pcap0"), 200, "{}", told[0]);
+    let explanations = json(&explain(&["--count", "200", "--format", "json"]));
+    assert_eq!(explanations.len(), 200);
+    // Returns the number of records with this value of a key.
+    let of = |key: &str, value: &str| explanations.iter().filter(|one| one[key] == value).count();
+    assert_eq!(of("fate", "sent") + of("fate", "dropped"), 200, "{explanations:?}");
+    assert_eq!(of("port", "net_pcap0"), 200, "{}", explanations[0]);
     for reason in ["udp_checksum", "ttl_expired", "unknown_pool", "ether_type", "runt"] {
         // Each is one of 25 packets in the capture: 8 of 200 on average.
         let count = of("reason", reason);
         assert!((4..=12).contains(&count), "{reason}: {count}");
     }
-    for one in told.iter().filter(|one| one["fate"] == "sent") {
+    for one in explanations.iter().filter(|one| one["fate"] == "sent") {
         assert_eq!((&one["server"], &one["pool"]), (&"10.0.2.11".into(), &POOL.into()));
         let candidates = one["beliefs"]["candidates"].as_array().unwrap();
         assert!(
@@ -695,7 +728,7 @@ fn a_running_leaf_explains_its_packets() {
             "{one}"
         );
     }
-    let times: Vec<_> = told.iter().map(|one| one["time_ns"].as_u64().unwrap()).collect();
+    let times: Vec<_> = explanations.iter().map(|one| one["time_ns"].as_u64().unwrap()).collect();
     assert!(times.is_sorted());
     let (out, error) = texts(&explain(&["--reason", "unknown_pool", "--count", "3"]));
     assert_eq!(out.lines().count(), 3, "{error}");

@@ -1,4 +1,6 @@
-//! Seeds of the fuzz targets, and all inputs that once caused a failure, through the same checks.
+//! Runs the bodies of the fuzz targets without a fuzzer: with the targets' seeds (fuzz/seeds), and with all inputs
+//! that once caused a failure (tests/fuzz_regressions). A body panics if a check fails. Most tests also count
+//! accepted inputs, so that the seeds keep reaching the code behind the first checks.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod fuzz_bodies;
@@ -31,16 +33,17 @@ fn task_header() {
 #[test]
 fn stages() {
     // Packets sent to workers and to clients, over IPv4 and IPv6.
-    let mut went = [(0, 0); 2];
+    let mut sums = [(0, 0); 2];
     let count = |input: &[u8]| {
-        for (went, (to_workers, to_clients)) in went.iter_mut().zip(fuzz_bodies::stages::run(input))
+        for (sum, (to_workers, to_clients)) in sums.iter_mut().zip(fuzz_bodies::stages::run(input))
         {
-            *went = (went.0 + to_workers, went.1 + to_clients);
+            *sum = (sum.0 + to_workers, sum.1 + to_clients);
         }
     };
     assert!(feed("stages", count) > 0);
+    // The seeds must contain packets that pass all stages, not only damaged ones.
     let enough = |(to_workers, to_clients)| to_workers > 10 && to_clients > 5;
-    assert!(went.into_iter().all(enough), "{went:?} packets passed over IPv4 and IPv6");
+    assert!(sums.into_iter().all(enough), "{sums:?} packets passed over IPv4 and IPv6");
 }
 
 #[test]
@@ -52,11 +55,11 @@ fn config() {
 // promise: input.4
 #[test]
 fn memif_control() {
-    let mut let_through = 0;
+    let mut accepted = 0;
     let fed = feed("memif_control", |input| {
-        let_through += usize::from(fuzz_bodies::memif_control::run(input));
+        accepted += usize::from(fuzz_bodies::memif_control::run(input));
     });
-    assert!(let_through > 0 && fed > let_through, "{let_through} of {fed} clients let through");
+    assert!(accepted > 0 && fed > accepted, "{accepted} of {fed} clients let through");
 }
 
 // promise: input.4
@@ -88,7 +91,7 @@ fn rings() {
     assert!(answered > 2, "{answered} tasks were answered");
 }
 
-/// Cheap substitute for the fuzzer, with the same inputs every time.
+/// Cheap substitute for the fuzzer: pseudo-random inputs of every length below 2000 bytes, the same every time.
 #[test]
 fn fuzz_bodies_take_random_bytes() {
     let mut state = 7_u64;

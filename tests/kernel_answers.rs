@@ -1,9 +1,9 @@
-//! The leaf forwards only tasks that a Linux worker answers.
+//! The leaf (which schedules clients' tasks over workers) forwards only tasks that a Linux worker answers. Otherwise a
+//! client could send tasks that occupy a worker in the leaf's counts, and that the worker's kernel silently drops.
 //!
-//! Each case goes to a kernel socket in a network namespace, as if it came through a leaf, and to the stages
-//! of a leaf in memory. The leaf must refuse every case that the kernel drops. Tasks forwarded by the leaf go
-//! to the same socket, as rewritten by the leaf, and must be answered. docs/explanation/security.md lists the cases in a
-//! table.
+//! Each case goes to a kernel socket in a network namespace, as if it came through a leaf, and to the stages of a
+//! leaf in memory. The leaf must refuse every case that the kernel drops. Tasks forwarded by the leaf go to the same
+//! socket, as rewritten by the leaf, and must be answered. docs/explanation/security.md lists the cases in a table.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -36,34 +36,43 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
 
+/// Id of the pool.
 const POOL: u16 = 5;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 5]);
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-/// Leaf, server and client: 10.77.2.1, 10.77.2.11 and 10.77.1.5.
+/// Addresses of leaf, server and client: 10.77.2.1, 10.77.2.11 and 10.77.1.5.
 const V4: [u32; 3] = [0x0A4D_0201, 0x0A4D_020B, 0x0A4D_0105];
-/// fd00:77:2::1, fd00:77:2::b and fd00:77:1::5.
+/// IPv6 addresses of leaf, server and client: fd00:77:2::1, fd00:77:2::b and fd00:77:1::5.
 const V6: [u128; 3] =
     [0xFD00_0077_0002 << 80 | 1, 0xFD00_0077_0002 << 80 | 0xB, 0xFD00_0077_0001 << 80 | 5];
-/// Offsets of the IP header, and of the UDP header without options.
+/// Offset of the IP header.
 const IP: usize = 14;
+/// Offset of the UDP header over IPv4 without options.
 const UDP: usize = 34;
+/// Offset of the UDP header over IPv6 without extension headers.
 const UDP_V6: usize = 54;
+// Offsets in the IPv4 header: 1 DSCP, 2 total length, 6 flags and fragment offset, 8 TTL, 9 protocol, 10 checksum,
+// 12 source. In the IPv6 header: 4 payload length, 6 next header, 7 hop limit, 8 source. In the UDP header: 0 source
+// port, 2 destination port, 4 length, 6 checksum.
 /// Time without an answer after which a refused task counts as dropped by the kernel. Too short a time only
 /// raises the number of dropped cases.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Change to a good task.
+/// Change to the frame of a good task.
 type Edit = fn(&mut Vec<u8>);
+/// Changes nothing.
 const NOTHING: Edit = |_| {};
 
 /// A task that a client could send.
 struct Case {
+    /// Description for messages.
     name: &'static str,
+    /// True over IPv6.
     is_v6: bool,
     /// Change before the checksums are computed.
     edit: Edit,
-    /// Change afterwards.
+    /// Change after the checksums are computed.
     spoil: Edit,
     /// Reason why the leaf drops the task; `None` if it forwards it.
     refused: Option<Reason>,
@@ -111,12 +120,12 @@ fn insert_extension(frame: &mut Vec<u8>, next: u8, mut header: [u8; 8]) {
     set(frame, IP + 4, &(len as u16).to_be_bytes());
 }
 
-/// Sets the source address.
+/// Sets the source address over IPv4.
 fn src_v4(frame: &mut [u8], address: [u8; 4]) {
     set(frame, IP + 12, &address);
 }
 
-/// Sets the source address.
+/// Sets the source address over IPv6.
 fn src_v6(frame: &mut [u8], address: &str) {
     let address: std::net::Ipv6Addr = address.parse().unwrap();
     set(frame, IP + 8, &address.octets());
@@ -521,7 +530,8 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Recomputes the checksum of an IPv4 header.
+/// Recomputes the checksum of an IPv4 header, of the length in its first byte, but at least 20 bytes and within the
+/// frame.
 fn renew_ip(frame: &mut [u8]) {
     let header = IP..UDP.max(IP + 4 * usize::from(frame[IP] & 0xF)).min(frame.len());
     set(frame, IP + 10, &[0; 2]);
@@ -555,7 +565,7 @@ fn renew(frame: &mut [u8], is_v6: bool) {
     set(frame, at + 6, &sum.to_be_bytes());
 }
 
-/// Returns a good task with this number, to the server itself or to the leaf.
+/// Returns the frame of a good task with this number from the client, to the server itself or to the leaf.
 fn task(is_v6: bool, to_server: bool, seq: u16) -> Vec<u8> {
     let to = usize::from(to_server);
     let (dst_mac, src_port) = ([LEAF_MAC, SERVER_MAC][to], 40_000);
@@ -588,8 +598,11 @@ impl Case {
 
 /// A leaf in memory, for one family.
 struct InMemory {
+    /// Packet path of the leaf's only core.
     stages: Stages,
+    /// Packet buffers.
     frames: FramePool,
+    /// Keeps the tables alive that the stages use.
     _staged: rig::StagesRig,
 }
 
@@ -636,6 +649,7 @@ struct Worker {
     name: String,
     /// Family (true for IPv6) and number of each answered task.
     answered: Receiver<(bool, u16)>,
+    /// True when the threads should end.
     stop: Arc<AtomicBool>,
 }
 
@@ -697,8 +711,11 @@ impl Drop for Worker {
 
 /// The leaf's end of the wire.
 struct Wire<'a> {
+    /// Device at this end.
     port: &'a mut QueuePort,
+    /// Packet buffers.
     pool: &'a MbufPool,
+    /// The worker at the far end.
     worker: &'a Worker,
     /// Family and number of each answered task.
     answered: BTreeSet<(bool, u16)>,
@@ -720,7 +737,7 @@ impl Wire<'_> {
         self.port.rx_burst(&mut burst);
     }
 
-    /// Waits until these tasks are answered. Returns the unanswered ones.
+    /// Waits until these tasks are answered, or until the timeout. Returns the numbers of the unanswered ones.
     fn unanswered(&mut self, tasks: &BTreeSet<(bool, u16)>, timeout: Duration) -> Vec<u16> {
         let start = Instant::now();
         while !tasks.is_subset(&self.answered) && start.elapsed() < timeout {
@@ -753,7 +770,8 @@ fn leaf_forwards_only_tasks_that_a_kernel_answers() {
     }
 }
 
-/// Compares the kernel's verdict with the leaf's in each case.
+/// Compares the kernel's verdict with the leaf's in each case. The kernel may answer a task that the leaf drops, but
+/// not the reverse.
 fn each_case(wire: &mut Wire<'_>) {
     let mut leaves = [InMemory::new(false, ""), InMemory::new(true, "")];
     let all = || CASES.iter().zip(0_u16..);
@@ -768,10 +786,10 @@ fn each_case(wire: &mut Wire<'_>) {
     }
     let wanted: BTreeSet<_> = all()
         .filter(|(case, _)| case.refused.is_none())
-        .map(|(case, at)| (case.is_v6, at))
+        .map(|(case, seq)| (case.is_v6, seq))
         .collect();
     let missing = wire.unanswered(&wanted, TIMEOUT);
-    let missing: Vec<_> = missing.iter().map(|&at| CASES[usize::from(at)].name).collect();
+    let missing: Vec<_> = missing.iter().map(|&seq| CASES[usize::from(seq)].name).collect();
     assert!(missing.is_empty(), "the kernel answers none of {missing:?}");
     // Collects further answers: no task has this number.
     wire.unanswered(&BTreeSet::from([(false, u16::MAX)]), QUIET);
@@ -786,8 +804,8 @@ fn each_case(wire: &mut Wire<'_>) {
     assert!(dropped >= 40, "the kernel drops {dropped} cases only");
 }
 
-/// Sends 4000 frames to a leaf with the further lines `port` for its port. Checks that the kernel answers every frame
-/// that the leaf forwards, and that the leaf forwards more than 50 and refuses more than 50.
+/// Sends 4000 frames, which `frame` makes, to a leaf. `port` has further lines for the leaf's port. The kernel must
+/// answer every frame that the leaf forwards. The leaf must forward more than 50 frames and refuse more than 50.
 fn answers_all(
     wire: &mut Wire<'_>,
     is_v6: bool,

@@ -1,5 +1,6 @@
 //! `wedjat` from a user's view: a leaf of two cores runs, is observed and is stopped, and wrong input is
-//! rejected.
+//! rejected. A leaf schedules tasks over workers; here its port replays captures (DPDK's pcap device). At its end it
+//! prints its account: all packets and tasks by port, pool and drop reason.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -46,6 +47,7 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -122,18 +124,19 @@ fn wedjat(arguments: &[&str]) -> Output {
     Command::new(WEDJAT).args(arguments).output().unwrap()
 }
 
+/// Returns output of a process as text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Checks that the command failed with a message that contains all `words`.
 fn refused(output: &Output, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     for word in words {
-        assert!(said.contains(word), "{word:?} is not in: {said}");
+        assert!(stderr.contains(word), "{word:?} is not in: {stderr}");
     }
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
 /// Returns the account of a leaf that succeeded. Checks that it balances and that no buffer is missing.
@@ -154,6 +157,7 @@ fn dropped(account: &Value) -> u64 {
 struct RunningProcess(Option<Child>);
 
 impl RunningProcess {
+    /// Starts a command, with pipes for its output.
     fn start(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(Some(command.spawn().unwrap()))
@@ -269,14 +273,15 @@ fn members_and_policy_change_under_traffic() {
     });
     let mut lines = leaf.0.as_mut().unwrap().stdin.take().unwrap();
     let mut change = |text: &str| writeln!(lines, "{text}").unwrap();
+    // Returns index and id of each worker.
     let workers = |state: &Value| -> Vec<(u64, u64)> {
         let members = state["pools"][0]["members"].as_array().unwrap().iter();
         members
             .map(|one| (one["member"].as_u64().unwrap(), one["worker"].as_u64().unwrap()))
             .collect()
     };
-    let settled = |what: &str, met: &dyn Fn(&Value) -> bool| {
-        wait_until(what, || home.state().is_some_and(|state| met(&state)));
+    let settled = |what: &str, condition: &dyn Fn(&Value) -> bool| {
+        wait_until(what, || home.state().is_some_and(|state| condition(&state)));
     };
     settled("the leaf runs", &|state| state["epoch"] == 1 && workers(state).len() == 8);
     change("# comments and empty lines are left out\n");
@@ -290,18 +295,18 @@ fn members_and_policy_change_under_traffic() {
     change("set-policy pool=7 policy=round-robin");
     change("drop-everything");
     settled("members 4 to 9 keep their places", &|state| {
-        let there: Vec<_> = (4..8).map(|at| (at, at + 10)).chain([(8, 30), (9, 31)]).collect();
-        workers(state) == there && state["pools"][0]["policy"] == "round-robin"
+        let remaining: Vec<_> = (4..8).map(|at| (at, at + 10)).chain([(8, 30), (9, 31)]).collect();
+        workers(state) == remaining && state["pools"][0]["policy"] == "round-robin"
     });
     let output = leaf.stop("-INT");
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     for words in [
         "change 2: add-server ip=10.0.2.13",
         "all cores use it",
         "change refused: drop-everything",
         "allowed: add-server",
     ] {
-        assert!(said.contains(words), "{words:?} is not in: {said}");
+        assert!(stderr.contains(words), "{words:?} is not in: {stderr}");
     }
     account(&output);
 }
@@ -313,14 +318,14 @@ fn ctl(home: &Home, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Like `ctl`, with its output parsed as JSON.
+/// Runs `wedjat ctl --json` like [`ctl`], checks that it succeeds, and returns its parsed output.
 fn answered(home: &Home, arguments: &[&str]) -> Value {
     let output = ctl(home, &[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Returns an address that was free a moment ago.
+/// Returns a local address with a TCP port that is free now. Another process may still take it.
 fn free_address() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -337,7 +342,7 @@ fn get(address: std::net::SocketAddr, path: &str) -> String {
     answer
 }
 
-/// Checks that a Prometheus server can scrape this metric from this node.
+/// Starts a Prometheus server, and waits until it has scraped this metric from this node. Skipped without Prometheus.
 fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     let address = free_address();
     let text = format!(
@@ -404,8 +409,8 @@ fn histograms_of_a_running_leaf_grow() {
         Ok(mut tool) => {
             tool.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
             let output = tool.wait_with_output().unwrap();
-            let told = text(&[output.stdout, output.stderr].concat());
-            assert!(output.status.success() && told.trim().is_empty(), "{told}");
+            let report = text(&[output.stdout, output.stderr].concat());
+            assert!(output.status.success() && report.trim().is_empty(), "{report}");
         }
         Err(_) => {
             let _ = writeln!(io::stderr(), "SKIPPED: there is no promtool (Debian: prometheus)");
@@ -470,6 +475,7 @@ fn running_leaf_is_changed_and_watched() {
         "{reloaded}"
     );
     fs::write(home.path("leaf.toml"), config.replace("'horus'", "'racksched'")).unwrap();
+    // Sends SIGHUP, upon which the leaf reads its file again.
     let hang_up = || {
         let pid = leaf.0.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
@@ -677,11 +683,11 @@ fn garbage_is_accounted_for() {
     assert!(dropped(&account) > 1_000, "{account}");
     assert!(account["scheduled"].as_u64() > Some(500), "{account}");
     assert!(account["drops"].as_object().unwrap().len() > 8, "many reasons: {account}");
-    let went = account["tx_packets"].as_u64().unwrap() + account["originated"].as_u64().unwrap();
+    let sent = account["tx_packets"].as_u64().unwrap() + account["originated"].as_u64().unwrap();
     let recorded: usize = (0..cpus().len())
         .map(|core| read_frames(&home.path(&format!("tap.port0.core{core}.pcap"))).unwrap().len())
         .sum();
-    assert_eq!(recorded as u64, received + went, "the captures hold all packets in and out");
+    assert_eq!(recorded as u64, received + sent, "the captures hold all packets in and out");
 }
 
 #[test]
@@ -689,7 +695,7 @@ fn leaf_ends_and_writes_its_account() {
     let home = Home::new([&traffic(), &traffic()], "");
     let stats = home.path("stats.json");
     let arguments = |duration| ["--duration", duration, "--stats", stats.to_str().unwrap()];
-    let told = |output: &Output| -> Value {
+    let account_of = |output: &Output| -> Value {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("ledger: received"));
         let account: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
@@ -698,14 +704,14 @@ fn leaf_ends_and_writes_its_account() {
         account
     };
     // Runs for 300 ms of real time. On a stalled machine the leaf may receive no packet. It still ends.
-    let account = told(&home.leaf(&arguments("300ms")).output().unwrap());
+    let account = account_of(&home.leaf(&arguments("300ms")).output().unwrap());
     assert!(account["rx_packets"].as_u64() <= Some(400), "{account}");
     // Otherwise this leaf's state could be mistaken for the next leaf's.
     fs::remove_file(home.path("state")).unwrap();
     // A leaf stopped after the last packet accounts for all packets.
     let leaf = RunningProcess::start(home.leaf(&arguments(LIFETIME)));
     home.wait_for_all(400);
-    let account = told(&leaf.stop("-TERM"));
+    let account = account_of(&leaf.stop("-TERM"));
     assert_eq!((&account["rx_packets"], &account["scheduled"]), (&400.into(), &200.into()));
     let nowhere = home.leaf(&["--stats", "/nowhere/stats"]).output().unwrap();
     refused(&nowhere, &["--stats /nowhere/stats", "make its folder first, or name another file"]);
@@ -784,12 +790,12 @@ fn check_doctor_and_policies_answer() {
     // Doubtful values are reported but not rejected.
     let folder = tempfile::tempdir().unwrap();
     let doubtful = folder.path().join("leaf.toml");
-    let both =
+    let wide_port =
         fs::read_to_string(&example).unwrap().replace("side = \"workers\"", "side = \"both\"");
-    fs::write(&doubtful, both).unwrap();
+    fs::write(&doubtful, wide_port).unwrap();
     for command in ["check", "doctor"] {
-        let told = text(&wedjat(&[command, "--config", doubtful.to_str().unwrap()]).stdout);
-        assert!(told.contains("leaf.toml:16: `port.side`: found \"both\""), "{told}");
+        let stdout = text(&wedjat(&[command, "--config", doubtful.to_str().unwrap()]).stdout);
+        assert!(stdout.contains("leaf.toml:16: `port.side`: found \"both\""), "{stdout}");
     }
     assert!(wedjat(&["check", "--config", doubtful.to_str().unwrap()]).status.success());
 
@@ -802,16 +808,16 @@ fn check_doctor_and_policies_answer() {
     let doctor = |config: &Path| {
         wedjat(&["doctor", "--config", config.to_str().unwrap(), "--", "--no-huge", "--no-pci"])
     };
-    let well = doctor(&home.path("leaf.toml"));
-    assert!(text(&well.stdout).contains("DPDK"), "{}", text(&well.stdout));
+    let output = doctor(&home.path("leaf.toml"));
+    assert!(text(&output.stdout).contains("DPDK"), "{}", text(&output.stdout));
     fs::write(home.path("leaf.toml"), "[leaf]\nid = 'one'\n").unwrap();
     refused(&doctor(&home.path("leaf.toml")), &["leaf.toml:2", "leaf.id"]);
     let agent = home.path("agent.toml");
     let device = "[[port]]\ndevice = 'net_null0'\nip = '10.0.2.11/24'\n";
     let pool = "[[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '0-1'\n";
     fs::write(&agent, format!("[agent]\nname = 'host1'\ncore = 0\n{device}{pool}")).unwrap();
-    let well = doctor(&agent);
-    assert!(text(&well.stdout).contains("net_null0"), "{}", text(&well.stdout));
+    let output = doctor(&agent);
+    assert!(text(&output.stdout).contains("net_null0"), "{}", text(&output.stdout));
     let probe = |config: &Path| {
         let eal = ["--probe", "--", "--no-huge", "--no-pci", "--vdev", "net_null0"];
         wedjat(&[&["doctor", "--config", config.to_str().unwrap()], &eal[..]].concat())
@@ -837,8 +843,8 @@ fn check_doctor_and_policies_answer() {
     refused(&wedjat(&["leaf", "--config", agent.to_str().unwrap()]), &["an agent's file"]);
 }
 
-/// A leaf in front sends its tasks to the leaf under test, as to a server of workers, and is killed under
-/// traffic.
+/// A leaf in front sends its tasks to the leaf under test over vhost (a network device in shared memory), as to a
+/// server of workers. It is killed under traffic, and started again.
 #[test]
 fn vanished_peer_may_return() {
     let home = Home::new([&traffic(), &traffic()], "");
@@ -916,9 +922,9 @@ fn stop_ends_the_wait_for_a_peer() {
 // promise: packages.1
 #[test]
 fn version_names_release_revision_and_dpdk() {
-    let said = text(&wedjat(&["--version"]).stdout);
-    assert!(said.starts_with("wedjat 0.1.0 (revision "), "{said}");
-    assert!(said.contains(wedjat::REVISION) && said.contains(", DPDK 2"), "{said}");
+    let stdout = text(&wedjat(&["--version"]).stdout);
+    assert!(stdout.starts_with("wedjat 0.1.0 (revision "), "{stdout}");
+    assert!(stdout.contains(wedjat::REVISION) && stdout.contains(", DPDK 2"), "{stdout}");
 }
 
 /// Case of a libdpdk that cannot be loaded: a wrong file of its name lies in a folder that is searched first.
@@ -969,11 +975,11 @@ fn doctor_fails_where_a_start_would() {
     let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME]));
     home.all_receive(&[]); // any number of packets, even 0: the state file lists all cores
     let id = leaf.0.as_ref().unwrap().id();
-    let (code, said) = doctor();
+    let (code, stdout) = doctor();
     assert!(
         code == Some(1)
-            && said.contains(&format!("in use by another running leaf or agent (pid {id})")),
-        "{said}"
+            && stdout.contains(&format!("in use by another running leaf or agent (pid {id})")),
+        "{stdout}"
     );
     stop_in_order(leaf);
     assert_eq!(doctor().0, Some(0), "{}", doctor().1);
@@ -998,10 +1004,14 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
     let log = home.path("log");
     command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
     let leaf = RunningProcess(Some(command.spawn().unwrap()));
-    let said = || fs::read_to_string(&log).unwrap();
+    let log_text = || fs::read_to_string(&log).unwrap();
     let cause = "packets were refused as `udp_checksum`. UDP checksum present and wrong.";
-    wait_until("the cause is named", || said().contains(cause));
-    assert!(said().contains("port 0, net_pcap0") && said().contains("Look at: "), "{}", said());
+    wait_until("the cause is named", || log_text().contains(cause));
+    assert!(
+        log_text().contains("port 0, net_pcap0") && log_text().contains("Look at: "),
+        "{}",
+        log_text()
+    );
     drop(leaf);
 
     let path = home.path("leaf.toml");

@@ -1,5 +1,9 @@
 //! The installed library: pkg-config, a DPDK application in C and in Rust compared with `wedjat leaf`, and a
 //! secondary process.
+//!
+//! The applications (examples/scheduler.c and scheduler.rs) use the library in the place of a leaf, the scheduler of a
+//! rack. They must send the same packets as a leaf with the same input. Input and output are captures, by DPDK's pcap
+//! device.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -105,8 +109,8 @@ fn installed_files_work_and_are_removed() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Checks bash's completions of the first letters of a subcommand, and that other installed shells
-/// can read theirs.
+/// Checks bash's completions of the first letters of a subcommand. Other shells must be able to read their files, if
+/// they are installed.
 fn shells_complete_the_commands(prefix: &Path) {
     let share = prefix.join("share");
     for (command, typed, offered) in [
@@ -206,11 +210,14 @@ type Trace = [Vec<Vec<u8>>; 2];
 
 /// A folder with the input, a configuration and the output.
 struct Home {
+    /// The folder.
     folder: tempfile::TempDir,
+    /// The pool's policy.
     policy: &'static str,
 }
 
 impl Home {
+    /// Creates the folder, and writes the input's captures.
     fn new(input: &Trace, policy: &'static str) -> Self {
         let home = Self { folder: tempfile::tempdir().unwrap(), policy };
         for (side, frames) in SIDES.iter().zip(input) {
@@ -219,6 +226,7 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -340,8 +348,8 @@ fn embed_in_c_page_works() {
     page::run(&page, &installed().join("bin"));
 }
 
-/// Builds the input: an ARP request that reveals the client's MAC address, then tasks, replies, and packets that a
-/// leaf drops.
+/// Builds an input with `tasks` task numbers: an ARP request that reveals the client's MAC address, then tasks,
+/// replies, and packets that a leaf drops (of an unknown pool, or no task at all). Some tasks have two packets.
 fn trace(tasks: u16) -> Trace {
     let mut question = vec![0; arp::FRAME_LEN];
     let ask = arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS);
@@ -367,14 +375,16 @@ fn trace(tasks: u16) -> Trace {
     [clients, workers]
 }
 
+/// Returns the bytes as hexadecimal digits.
 fn hex(frame: &[u8]) -> String {
     frame.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns the bytes of hexadecimal digits.
 fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks(2)
-        .map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap())
+        .map(|digits| u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap())
         .collect()
 }
 
@@ -396,11 +406,12 @@ fn arp_last(trace: &Trace) -> Trace {
     trace
 }
 
+/// Checks that a program sent the expected packets. `who` names the program in messages.
 fn assert_same(ours: &Trace, expected: &Trace, who: &str) {
     assert_eq!(difference(ours, expected, who), None);
 }
 
-/// Describes the first unexpected packet, or an unexpected number of packets.
+/// Describes the first unexpected packet, or an unexpected number of packets. Returns `None` for the expected packets.
 fn difference(ours: &Trace, expected: &Trace, who: &str) -> Option<String> {
     let (ours, expected) = (arp_last(ours), arp_last(expected));
     SIDES.iter().enumerate().find_map(|(at, side)| {
@@ -468,6 +479,7 @@ fn a_secondary_process_schedules_with_the_library() {
         );
         return;
     };
+    // Returns the command of the primary or secondary process. Both share the hugepages of the folder.
     let process = |kind: &str| {
         let mut command = with_library(&program);
         command.args(["-l", "0", "--no-pci", "--no-telemetry", "--huge-dir"]).arg(pages.folder());
@@ -477,6 +489,7 @@ fn a_secondary_process_schedules_with_the_library() {
     };
     let ready = folder.path().join("ready");
     let mut primary = process("primary");
+    // -m is in MiB.
     primary.arg("-m").arg((PAGES * 2).to_string()).stdout(fs::File::create(&ready).unwrap());
     let mut primary = primary.stderr(Stdio::piped()).spawn().unwrap();
     wait_until("the primary is ready", || {

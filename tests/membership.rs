@@ -1,5 +1,9 @@
 //! Membership changes of a leaf under traffic: its cores apply the changes between bursts, and every task is
 //! answered or counted.
+//!
+//! A leaf schedules the tasks of a rack. Its membership is its pools, servers (worker hosts) and workers; each change
+//! begins an epoch, a number that grows. Each worker has a place, its index in its pool's tables. The test is the
+//! client, the servers and the clock of a leaf with two cores.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -69,14 +73,16 @@ pool = 7
 
 /// Two cores of a leaf, their control, and the far ends of their ports.
 struct Rig {
+    /// The leaf's cores.
     cores: Vec<Leaf<RingPort, FramePool>>,
     /// Far ends of each core's ports.
     far: Vec<Vec<RingPort>>,
+    /// The control, and checks of the leaf's state file.
     changing: ChangeRig<LeafCores>,
     /// Time of the last poll, in ns.
     now: u64,
-    /// Unanswered packets at servers: due time, core and answer.
-    at_work: Vec<(u64, usize, Vec<u8>)>,
+    /// Answers of servers that are not sent yet: due time in ns, core and frame.
+    pending_answers: Vec<(u64, usize, Vec<u8>)>,
     /// Tasks sent and not yet answered: sequence number and pool.
     open: BTreeMap<u16, u16>,
     /// Number of tasks answered.
@@ -88,11 +94,13 @@ struct Rig {
 }
 
 impl Rig {
+    /// Creates a rig with the policy `horus`.
     fn new() -> Self {
         Self::of("\"horus\"")
     }
 
-    /// Creates a rig with this policy. `policy` may contain further lines for the pool.
+    /// Creates a rig whose pool has this policy, in quotes. Further lines of `policy` become lines of the pool. Polls
+    /// the cores, so that they learn the servers' MAC addresses.
     fn of(policy: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
@@ -105,7 +113,7 @@ impl Rig {
             far,
             changing: ChangeRig::new(control, table, path, folder),
             now: 0,
-            at_work: Vec::new(),
+            pending_answers: Vec::new(),
             open: BTreeMap::new(),
             answered: 0,
             given: BTreeMap::new(),
@@ -130,9 +138,9 @@ impl Rig {
         self.now += POLL_NS;
         for core in 0..self.cores.len() {
             while let Some(at) =
-                self.at_work.iter().position(|&(due, to, _)| to == core && due <= self.now)
+                self.pending_answers.iter().position(|&(due, to, _)| to == core && due <= self.now)
             {
-                let (_, _, frame) = self.at_work.remove(at);
+                let (_, _, frame) = self.pending_answers.remove(at);
                 self.far[core][WORKERS].send(&frame);
             }
             let before = counting::calls();
@@ -151,7 +159,7 @@ impl Rig {
     fn serve(&mut self, core: usize, frame: &[u8], work_ns: u64) {
         if ether::ether_type(frame) == ether::ARP {
             let ask = arp::Packet::parse(frame).unwrap();
-            self.at_work.push((0, core, arp_answer(&ask, mac_of(ask.target))));
+            self.pending_answers.push((0, core, arp_answer(&ask, mac_of(ask.target))));
             return;
         }
         let datagram = udp::parse(frame, false).unwrap();
@@ -172,7 +180,7 @@ impl Rig {
         let mut bytes = vec![0; udp::PAYLOAD + len];
         reply.emit(&mut bytes[udp::PAYLOAD..]);
         flow.emit(&mut bytes, len);
-        self.at_work.push((self.now + work_ns, core, bytes));
+        self.pending_answers.push((self.now + work_ns, core, bytes));
     }
 
     /// Records a reply, or answers an ARP request to the client.
@@ -201,8 +209,8 @@ impl Rig {
             self.polls(10);
         }
         self.polls(300);
-        let more = |(worker, count): (&u16, &u64)| before.get(worker) != Some(count);
-        self.given.iter().filter(|&one| more(one)).map(|(&worker, _)| worker).collect()
+        let has_more = |(worker, count): (&u16, &u64)| before.get(worker) != Some(count);
+        self.given.iter().filter(|&entry| has_more(entry)).map(|(&worker, _)| worker).collect()
     }
 
     /// Checks the end of a test: every task is answered or counted as dropped, and no packet is left.
@@ -230,7 +238,7 @@ impl TrafficRig for Rig {
     type Cores = LeafCores;
 
     // Number of rounds of `settle` after which each round also advances the time.
-    const SOON: usize = 200;
+    const ROUNDS_BEFORE_JUMPS: usize = 200;
 
     fn changing(&mut self) -> &mut ChangeRig<LeafCores> {
         &mut self.changing
@@ -245,7 +253,7 @@ impl TrafficRig for Rig {
     }
 }
 
-/// Returns the set of these ids.
+/// Returns the ids as a set.
 fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
     ids.collect()
 }
@@ -264,6 +272,7 @@ fn membership_changes_keep_other_places() {
     rig.change("remove-server ip=10.0.2.11");
     rig.settle();
     assert_eq!(rig.workers_of(7, 400), &range(14..=17) | &range(20..=23));
+    // The first eight indices were those of 10 to 17, and the next four those of 20 to 23.
     assert_eq!([14, 17, 20, 23].map(|worker| rig.index_of(worker)), [4, 7, 8, 11]);
     // New workers get free places, those of 10 to 13 first, and ARP resolves their server.
     rig.change("add-server ip=10.0.2.14");
@@ -279,6 +288,7 @@ fn membership_changes_keep_other_places() {
 #[test]
 fn leaving_worker_finishes_and_dead_one_is_removed() {
     let mut rig = Rig::new();
+    // Service takes 5 ms, so that all tasks are still at workers.
     for task in 0..16 {
         rig.send(task % 2, 7);
         rig.poll(5_000_000);
@@ -363,6 +373,7 @@ fn policy_speeds_and_bounds_change() {
     rig.settle();
     rig.given.clear();
     rig.workers_of(7, 600);
+    // The worker's share is 100 of 107, or 560 of 600 tasks.
     assert!(rig.given[&10] > 450, "{:?}", rig.given);
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
     rig.change("set-queue pool=7 queue=4");
@@ -371,6 +382,7 @@ fn policy_speeds_and_bounds_change() {
         rig.send(0, 7);
     }
     rig.polls(100);
+    // jbsq(k=1) gives each of the 8 workers one task.
     assert_eq!(rig.dropped(), 40 - 8 - 4, "8 tasks at workers and 4 in the queue remain");
     assert!(rig.changing.look().pools[0].policy.starts_with("jbsq(k=1"));
     rig.assert_accounted();
@@ -406,6 +418,7 @@ fn invalid_change_is_refused() {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");
     }
+    // With pool 7, these are the allowed six.
     for id in 100..105 {
         rig.change(&format!("add-pool id={id} policy=random"));
     }
@@ -437,9 +450,10 @@ fn message_reporting_pool_keeps_policy_and_no_spine() {
     rig.assert_accounted();
 }
 
-/// Returns a random change, valid or invalid.
+/// Returns a random change, valid or invalid, of servers 11 to 15, pools 7 to 9, and workers from 10 on.
 fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
-    let mut pick = |most: u16| rng.random_range(0..most);
+    // Returns a number from 0 to `bound` - 1.
+    let mut pick = |bound: u16| rng.random_range(0..bound);
     let (ip, pool, first) = (11 + pick(5), 7 + pick(3), 10 + 4 * pick(8));
     let policies = ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "ppot"];
     match pick(13) {

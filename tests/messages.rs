@@ -1,4 +1,5 @@
-//! Messages of `wedjat` for wrong input, its help pages and manual pages, compared with files in `tests/golden`.
+//! Messages of `wedjat` for wrong input, its help pages and manual pages, compared with files in `tests/golden`. Each
+//! change of a text for users thus appears in a review.
 #![cfg(all(feature = "auth", feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,8 +15,11 @@ use golden::assert_golden;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
+/// Section of a configuration for a port.
 const PORT: &str = "[[port]]\ndevice = 'net_null0'\nside = 'both'\nip = '10.0.1.1/16'\n";
+/// Section for a pool.
 const POOL: &str = "[[pool]]\nid = 7\npolicy = 'horus'\n";
+/// Section for a server, the host of four workers.
 const SERVER: &str =
     "[[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n";
 
@@ -80,17 +84,19 @@ const COMMANDS: [&str; 30] = [
 /// Returns faulty configurations, each with the name of its fault, and a right one.
 fn configurations() -> Vec<(&'static str, String)> {
     let leaf = "[leaf]\nid = 1\ncores = [0]\n";
-    let with = |change: &str, by: &str| {
+    // Returns the right configuration of a leaf, with the first occurrence of one text replaced.
+    let with = |old: &str, new: &str| {
         let text = format!("{leaf}{PORT}{POOL}{SERVER}");
-        assert!(text.contains(change), "{change}");
-        text.replacen(change, by, 1)
+        assert!(text.contains(old), "{old}");
+        text.replacen(old, new, 1)
     };
     let agent = "[agent]\nname = 'host1'\ncore = 0\n\
         [[port]]\ndevice = 'net_null0'\nip = '10.0.2.11/24'\n\
         [[pool]]\nid = 7\npolicy = 'jbsq(k=2)'\nworkers = '10-11'\n";
-    let agent_with = |change: &str, by: &str| {
-        assert!(agent.contains(change), "{change}");
-        agent.replacen(change, by, 1)
+    // The same for an agent.
+    let agent_with = |old: &str, new: &str| {
+        assert!(agent.contains(old), "{old}");
+        agent.replacen(old, new, 1)
     };
     vec![
         ("empty file", String::new()),
@@ -145,7 +151,8 @@ fn configurations() -> Vec<(&'static str, String)> {
 fn run(arguments: &[&str], folder: &Path) -> String {
     let user = fs::metadata(folder).unwrap().uid();
     let folder = folder.to_str().unwrap();
-    let arguments: Vec<_> = arguments.iter().map(|one| one.replace("FOLDER", folder)).collect();
+    let arguments: Vec<_> =
+        arguments.iter().map(|argument| argument.replace("FOLDER", folder)).collect();
     let mut command = Command::new(WEDJAT);
     command.args(&arguments).current_dir(folder).env("COLUMNS", "120");
     for variable in ["WEDJAT_STATE", "WEDJAT_CONTROLLER", "WEDJAT_COSCHED_DIR", "RUST_LOG"] {

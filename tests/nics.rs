@@ -1,11 +1,12 @@
-//! Leaf on emulated NICs of two models, in a guest of QEMU: `make test-nics` runs more models and checks. Skipped, with a
-//! message, where the lab cannot run.
+//! Leaf (`wedjat leaf`) on emulated NICs of two models, in a guest of QEMU. A Python program, the lab, builds the
+//! guest and runs the checks. `make test-nics` runs more models and checks. Skipped, with a message, where the lab
+//! cannot run.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;
 
-/// Runs one check of a model in a guest.
+/// Runs the check named `check` on a NIC of this model, in a guest. The check passes, or the lab skips it.
 fn run(model: &str, check: &str) {
     let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/testbed/lab/nics/run.py");
     let mut command = Command::new("python3");

@@ -1,4 +1,5 @@
-//! Debian packages of `make deb`, C programs built against them, and the crates for crates.io.
+//! Debian packages of `make deb`, C programs built against them, and the crates for crates.io. The tests install into
+//! folders of their own, not into the system.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,6 +23,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("wedjat", "libc6 (>= "),
     ("wedjat-dbg", "libwedjat0 (= 0.1.0-1), wedjat (= 0.1.0-1)"),
 ];
+/// Programs of the packages.
 const COMMANDS: [&str; 3] = ["wedjat", "wedjat-pktgen", "wedjat-testbed"];
 /// Greatest size of the static library, in bytes.
 const ARCHIVE_MAX: u64 = 25_000_000;
@@ -77,6 +79,7 @@ impl Root {
         root
     }
 
+    /// Returns the folder.
     fn path(&self) -> &Path {
         self.0.path()
     }
@@ -215,7 +218,7 @@ fn lintian_finds_no_error() {
 fn example_serves(program: &Path, libraries: &Path) {
     let config = program.with_extension("toml");
     fs::write(&config, own_header::TEXT).unwrap();
-    // This port was free a moment ago.
+    // The system chooses a free port. The socket closes at once, and the program opens the port again.
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut serving = Command::new(program);
     serving.arg(&config).arg(address.port().to_string()).env("LD_LIBRARY_PATH", libraries);
@@ -288,7 +291,8 @@ fn c_program_builds_against_the_packages() {
     }
 }
 
-/// Links the static library and a second one written in Rust into one program.
+/// Links the static library and a second one written in Rust into one program. Both contain Rust's runtime, whose
+/// symbols must not collide.
 fn archive_stands_beside_another_rust_library(libraries: &Path, headers: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -312,6 +316,7 @@ fn archive_stands_beside_another_rust_library(libraries: &Path, headers: &Path) 
 // promise: packages.2
 #[test]
 fn published_crates_contain_their_sources() {
+    // Returns the output of `cargo package --list`: the files of a package, one per line.
     let list = |arguments: &[&str]| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["package", "--list", "--allow-dirty", "--exclude-lockfile", "--offline"]);
@@ -328,7 +333,7 @@ fn published_crates_contain_their_sources() {
         let files = list(&["-p", &name]);
         packaged.extend(files.lines().map(|file| root.join(&folder).join(file)));
     }
-    installed(); // writes the lists of sources
+    installed(); // a build writes, beside each program, a file `.d` with all sources that it read
     let mut read = 0;
     for command in ["wedjat", "wedjat-pktgen"] {
         let list = fs::read_to_string(target().join(format!("debug/{command}.d"))).unwrap();

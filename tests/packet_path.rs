@@ -1,4 +1,6 @@
-//! Limits of the packet path: it neither allocates memory nor makes system calls.
+//! Limits of the packet path: it neither allocates memory nor makes system calls, for a leaf (which schedules tasks
+//! over workers), an agent (which gives tasks to the workers of its host), and the library. An allocator that counts
+//! calls and strace observe the polling threads.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -30,7 +32,9 @@ use frames::*;
 
 /// A leaf of one core, with the far ends of its ports.
 struct Rig {
+    /// The leaf's core.
     leaf: Leaf<RingPort, FramePool>,
+    /// Far ends: towards clients, towards workers.
     far: Vec<RingPort>,
     /// Time of the last poll, in ns.
     now: u64,
@@ -82,6 +86,7 @@ fn packets() -> Vec<(usize, Vec<u8>)> {
     }
     packets.push((0, vec![0; 20]));
     packets.push((0, task(Header::new_task(8, 1)))); // an unknown pool
+    // A bit behind the UDP header, so that the UDP checksum is wrong.
     let mut damaged = task(Header::new_task(POOL, 1));
     damaged[50] ^= 1;
     packets.push((0, damaged));
@@ -92,8 +97,8 @@ impl Rig {
     /// Sends all packets through the leaf in groups of 40. Returns the number of allocator calls during polls.
     fn round(&mut self, packets: &[(usize, Vec<u8>)]) -> u64 {
         let mut calls = 0;
-        for some in packets.chunks(40) {
-            for (port, packet) in some {
+        for group in packets.chunks(40) {
+            for (port, packet) in group {
                 assert!(self.far[*port].send(packet));
             }
             for _ in 0..4 {
@@ -118,17 +123,19 @@ fn calls_of_the_library_allocate_nothing() {
         let (mut rewriting, mut deciding) = (context(policy), context(policy));
         let frames = FramePool::new(rewriting.places(), 256);
         let mut held: Vec<_> = (0..rewriting.places()).map(|_| None).collect();
+        // Number of held packets.
         let mut waited = 0;
         let mut verdicts = [Verdict::Consumed; 1];
         let mut rewrites = [Rewrite::default(); 1];
-        let (mut question, mut seen) = ([0; QUESTION_LEN], 0);
+        // Buffer for a neighbour question, and the number of questions.
+        let (mut question, mut questions) = ([0; QUESTION_LEN], 0);
         for round in 0..20_000u64 {
             let (port, packet) = &packets[round as usize % packets.len()];
             let (mut first, mut second) = (packet.clone(), packet.clone());
             let now = round * 100_000;
             let before = counting::calls();
             while rewriting.release(now, &mut held).is_some() {}
-            seen += usize::from(rewriting.question(now, &mut question).is_some());
+            questions += usize::from(rewriting.question(now, &mut question).is_some());
             rewriting.process(*port, now, &mut [&mut first[..]], &mut verdicts).unwrap();
             if let Verdict::Hold { place, .. } = verdicts[0] {
                 held[place as usize] = frames.frame(&first);
@@ -140,7 +147,7 @@ fn calls_of_the_library_allocate_nothing() {
             deciding.decide(*port, now, burst, &mut verdicts, &mut rewrites).unwrap();
             assert_eq!(counting::calls() - before, 0, "{policy}, {verdicts:?}");
         }
-        assert!(seen > 3, "{policy}: neighbours are asked for: {seen}");
+        assert!(questions > 3, "{policy}: neighbours are asked for: {questions}");
         assert!(waited > 3, "{policy}: packets are held: {waited}");
     }
 }
@@ -150,6 +157,7 @@ fn calls_of_the_library_allocate_nothing() {
 fn polls_allocate_nothing() {
     let before = counting::calls();
     drop(std::hint::black_box(Box::new(1)));
+    // One allocation and one release.
     assert_eq!(counting::calls() - before, 2, "the allocator counts");
     let packets = packets();
     let policies = [
@@ -173,8 +181,8 @@ fn polls_allocate_nothing() {
         let counters = rig.leaf.stages().counters();
         assert!(counters.balances(), "{policy}");
         assert!(counters.decision_time().count > 0, "{policy}: a burst was sampled");
-        let left = counters.read(Counter::Scheduled) + counters.read(Counter::Refused);
-        let tasks = left + counters.read(Gauge::Queued);
+        let decided = counters.read(Counter::Scheduled) + counters.read(Counter::Refused);
+        let tasks = decided + counters.read(Gauge::Queued);
         assert!(tasks > 200 * 64, "{policy}: tasks were scheduled, or waited, or were refused");
         assert!(counters.read(Counter::Scheduled) > 200 * 8, "{policy}: tasks were scheduled");
         assert!(counters.read(Counter::Replies) >= 200 * 64, "{policy}: replies came");
@@ -184,6 +192,7 @@ fn polls_allocate_nothing() {
     }
 }
 
+/// The core records what it decides on each packet, for `wedjat explain`.
 // promise: control.3
 #[test]
 fn to_explain_packets_allocates_nothing_on_the_core() {
@@ -192,7 +201,7 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
         let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
         let Rig { leaf, far, now } = rig(policy);
         let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
-        let mut told = 0;
+        let mut explained = 0;
         for round in 0..300 {
             // Explanations restart every 50 rounds, and are off from round 100 to 150. No reader takes them from
             // round 150 to 250.
@@ -203,16 +212,17 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
             }
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
             if !(150..250).contains(&round) {
-                told += std::iter::from_fn(|| records.next()).count();
+                explained += std::iter::from_fn(|| records.next()).count();
             }
             while commands.next_done().is_some() {}
         }
-        assert!(told > 50 * packets.len(), "{policy}: {told}");
+        assert!(explained > 50 * packets.len(), "{policy}: {explained}");
         assert!(records.lost() > 0, "{policy}: the queue was full");
         assert!(rig.leaf.stages().counters().balances(), "{policy}");
     }
 }
 
+/// A tap copies packets into buffers, which a writer empties.
 // promise: control.3
 #[test]
 fn a_tap_allocates_nothing_on_the_core() {
@@ -245,7 +255,7 @@ fn a_tap_allocates_nothing_on_the_core() {
     assert!(rig.leaf.stages().counters().balances());
 }
 
-/// 10.0.2.11.
+/// The agent's address, 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
@@ -270,28 +280,30 @@ fn flow() -> Flow {
     }
 }
 
+/// The agent's workers are threads that reply through ports of their own, instead of processes.
 // promise: speed.1
 #[test]
 fn threads_of_an_agent_allocate_nothing() {
     let identities = [WorkerIdentity { id: 10, pool: POOL }, WorkerIdentity { id: 11, pool: POOL }];
     let (load, pool) = (Arc::new(NamedLoad::new(identities.len())), FramePool::new(1024, 256));
-    let (mut ways, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut links, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
     for identity in identities {
         let (producer, consumer) = handover::pair(identity, 8).unwrap();
         let (port, wire) = pair(256, &pool);
         let (load, counters) = (Arc::clone(&load), Counters::heap());
         workers.push(ThreadWorker::new(consumer, vec![port], load, 64, counters));
-        ways.push(producer);
+        links.push(producer);
         wires.push(wire);
     }
     let counters = workers.iter().map(|worker| worker.counters().clone()).collect();
     let (near, mut far) = pair(256, &pool);
-    let (text, links) = (agent_text("jbsq(k=2)", ""), ways.into_iter().map(WorkerLink::from));
+    let (text, links) = (agent_text("jbsq(k=2)", ""), links.into_iter().map(WorkerLink::from));
     let rig::AgentRig { agent, .. } =
         rig::agent(&text, rig::TICKS_HZ, (vec![near], &pool), Some(links.collect()));
     let mut agent = agent.with_threads(load, counters);
     let mut now = 1_000_000;
     let mut calls = 0;
+    // Runs a step, and adds its allocator calls to `calls`.
     let mut counted = |step: &mut dyn FnMut()| {
         let before = counting::calls();
         step();
@@ -299,8 +311,8 @@ fn threads_of_an_agent_allocate_nothing() {
     };
     counted(&mut || _ = agent.poll(now));
     for seq in 0..500_u16 {
-        for more in 0..32 {
-            let header = Header { dst: 10 + more % 2, ..Header::new_task(POOL, seq) };
+        for number in 0..32 {
+            let header = Header { dst: 10 + number % 2, ..Header::new_task(POOL, seq) };
             let mut frame = task(header);
             let len = frame.len() - udp::PAYLOAD;
             flow().emit(&mut frame, len);
@@ -354,8 +366,9 @@ fn polls_of_an_agent_allocate_nothing() {
         worker_ends.iter().for_each(WorkerEnd::start);
         for seq in 0..1_000u16 {
             // More tasks than ring and queue hold, so that some are refused.
-            for more in 0..40 {
-                let mut frame = task(Header::new_task(POOL + u16::from(more == 39), seq));
+            for number in 0..40 {
+                // The last task is of an unknown pool.
+                let mut frame = task(Header::new_task(POOL + u16::from(number == 39), seq));
                 let len = frame.len() - udp::PAYLOAD;
                 flow().emit(&mut frame, len);
                 assert!(far.send(&frame));
@@ -376,7 +389,8 @@ fn polls_of_an_agent_allocate_nothing() {
         (0..4).for_each(|_| poll(&mut now));
         assert_eq!(calls, 0, "{policy}");
         let counters = agent.counters();
-        let counts: Vec<_> = Counter::ALL.iter().map(|&one| (one, counters.read(one))).collect();
+        let counts: Vec<_> =
+            Counter::ALL.iter().map(|&counter| (counter, counters.read(counter))).collect();
         assert!(counters.balances(), "{policy}: {counts:?} {}", counters.dropped_total());
         assert!(counters.read(Counter::Replies) > 500, "{policy}: tasks were done");
         assert!(counters.read(Counter::Originated) >= 2, "{policy}: workers were registered");
@@ -403,7 +417,9 @@ mod system_calls {
 
     /// A leaf or an agent with its files, killed when dropped.
     struct Node {
+        /// The running process.
         process: Child,
+        /// Folder of its files.
         folder: TempDir,
     }
 
@@ -428,6 +444,7 @@ mod system_calls {
             Self { process: node.stdout(Stdio::null()).spawn().unwrap(), folder }
         }
 
+        /// Returns the path of a file in the folder.
         fn path(&self, name: &str) -> PathBuf {
             self.folder.path().join(name)
         }
@@ -460,9 +477,9 @@ mod system_calls {
                 .spawn()
                 .ok()?;
             // The first line reports success, or the reason why strace cannot attach.
-            let mut said = BufReader::new(strace.stderr.take().unwrap());
+            let mut messages = BufReader::new(strace.stderr.take().unwrap());
             let mut first = String::new();
-            said.read_line(&mut first).unwrap();
+            messages.read_line(&mut first).unwrap();
             if !first.contains("attached") {
                 strace.wait().unwrap();
                 return None;
@@ -584,10 +601,10 @@ fn policies_take_changes_of_membership_without_allocating() {
         (0..MEMBERS).for_each(|member| view.set_active(Member(member), false));
         let mut dispatcher = Dispatcher::new(&entry.name.parse().unwrap(), view, Core::ONLY, 7);
         // Rates: all different, all zero, all equal, and all different again.
-        let alike = [1.0; MEMBERS as usize];
+        let equal = [1.0; MEMBERS as usize];
         let many: Vec<f64> = (0..MEMBERS).map(|member| f64::from(1 + member)).collect();
         let before = counting::calls();
-        for rates in [&many[..], &[0.0; MEMBERS as usize], &alike, &many] {
+        for rates in [&many[..], &[0.0; MEMBERS as usize], &equal, &many] {
             dispatcher.set_rates(rates);
             for active in [true, false] {
                 (0..MEMBERS).for_each(|member| dispatcher.set_active(Member(member), active));
@@ -597,6 +614,8 @@ fn policies_take_changes_of_membership_without_allocating() {
     }
 }
 
+/// Agents without a leaf are peers: each sends a heartbeat with its load at every beat, and passes tasks to others.
+/// Some policies learn parameters, which nodes exchange and agree on in a consensus round.
 // promise: agent.4, speed.1
 #[test]
 fn peer_nodes_decide_and_learn_without_allocating() {
@@ -623,15 +642,15 @@ fn peer_nodes_decide_and_learn_without_allocating() {
             for own in 0..24 {
                 nodes[own].set_waiting((beat % 3) as u32);
                 _ = (nodes[own].destination(), nodes[own].done(500), nodes[own].asked());
-                let told = nodes[own].beat(beat * 1000);
+                let heartbeat = nodes[own].beat(beat * 1000);
                 if own == 23 && (500..600).contains(&beat) {
                     continue;
                 }
-                let (one, rest) = nodes.split_at_mut(own);
-                let Some((teller, rest)) = rest.split_first_mut() else { continue };
-                for other in one.iter_mut().chain(rest) {
-                    _ = other.receive_heartbeat(&told);
-                    for (head, values) in teller.parameters() {
+                let (before_own, rest) = nodes.split_at_mut(own);
+                let Some((sender, rest)) = rest.split_first_mut() else { continue };
+                for other in before_own.iter_mut().chain(rest) {
+                    _ = other.receive_heartbeat(&heartbeat);
+                    for (head, values) in sender.parameters() {
                         _ = other.receive_parameters(&head, values.iter().copied());
                     }
                 }

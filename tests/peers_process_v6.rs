@@ -1,4 +1,6 @@
-//! Three agents of a rack without a leaf, as processes in real time, over IPv6.
+//! Three agents of a rack without a leaf, as processes in real time, over IPv6. An agent gives tasks to the workers of
+//! its host; without a leaf, the agents are peers and pass tasks to each other. tests/peering/mod.rs contains the test,
+//! for both address families. Each family has a program of its own, because DPDK starts once per process.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

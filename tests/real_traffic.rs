@@ -1,5 +1,5 @@
-//! The leaf between ordinary kernel sockets: clients and workers in their own network namespaces, joined to
-//! the leaf by veth pairs, on AF_PACKET and on AF_XDP.
+//! The leaf (`wedjat leaf`, which schedules clients' tasks over workers) between ordinary kernel sockets: clients and
+//! workers in their own network namespaces, joined to the leaf by veth pairs, on AF_PACKET and on AF_XDP.
 //!
 //! The test starts itself again inside the namespaces, as client and as server of workers. There it uses only
 //! the standard library's sockets and writes the task header by hand. It therefore has its own `main`.
@@ -23,11 +23,13 @@ fn main() {
     }
 }
 
+/// Notes that this build cannot run the test.
 #[cfg(not(all(feature = "dpdk", target_os = "linux")))]
 fn run() {
     println!("real_traffic: SKIPPED, needs Linux and the feature dpdk");
 }
 
+/// Runs the test if this process has the rights.
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 fn run() {
     use std::os::unix::fs::MetadataExt;
@@ -47,6 +49,7 @@ mod peer {
 
     use super::timeouts::TIMEOUT;
 
+    // Codes of the task header, and the flag of its extension.
     const NEW_TASK: u8 = 0;
     const TASK_DONE: u8 = 2;
     const TASK_DONE_IDLE: u8 = 3;
@@ -54,6 +57,7 @@ mod peer {
     /// Length of a task without payload, in bytes.
     #[cfg(target_os = "linux")]
     const HEADER: usize = 27;
+    /// Id of the pool.
     const POOL: u16 = 5;
     /// Maximum number of outstanding tasks of a client.
     const WINDOW: u16 = 32;
@@ -117,6 +121,7 @@ mod peer {
         println!("{}", answers.take(tasks.into()).count());
     }
 
+    /// Does nothing: other systems have no segmentation offload.
     #[cfg(not(target_os = "linux"))]
     pub fn burst(_: &str, _: u16) {}
 
@@ -169,8 +174,8 @@ mod peer {
         }
     }
 
-    /// Builds a task. Payloads have many lengths, even and odd: the last byte of an odd one is a special case
-    /// of checksums.
+    /// Builds a task of [`HEADER`] bytes (11, and 16 of the extension's place) and a payload that depends on its
+    /// number. Payloads have many lengths, even and odd: the last byte of an odd one is a special case of checksums.
     fn task(extended: bool, seq: u16) -> Vec<u8> {
         let mut task = vec![NEW_TASK | if extended { EXTENSION } else { 0 }];
         for value in [POOL, 0, 0, 0, seq] {
@@ -196,10 +201,13 @@ mod traffic {
 
     /// Addresses of one family.
     struct Family {
+        /// Name for messages.
         name: &'static str,
         /// The leaf's addresses towards clients and towards workers.
         leaf: [&'static str; 2],
+        /// The clients' address.
         client: &'static str,
+        /// Addresses of the servers, each with four workers.
         servers: [&'static str; 2],
         /// Length of the networks' prefixes.
         prefix: u8,
@@ -229,6 +237,7 @@ mod traffic {
     /// Number of tasks in a burst. Together they are shorter than the MTU, so that the length does not reveal
     /// the offload.
     const BURST: u16 = 40;
+    /// Number of workers of both servers.
     const WORKERS: usize = 8;
 
     /// Namespaces of clients (`c`), leaf (`l`) and workers (`w`), removed with their content when dropped. The
@@ -236,6 +245,7 @@ mod traffic {
     struct Net(String);
 
     impl Net {
+        /// Creates the namespaces and the veth pairs, with the family's addresses.
         fn new(number: usize, family: &Family) -> Self {
             let net = Self(format!("wj{}n{number}", std::process::id()));
             for place in ["c", "l", "w"] {
@@ -275,7 +285,8 @@ mod traffic {
         }
 
         /// Creates a veth pair from the leaf's `lc` to the clients' `c0`, or from its `lw` to the workers'
-        /// `w0`.
+        /// `w0`. `leaf` and `mac` are the MAC addresses of the two ends. The far end gets the `addresses`, and the
+        /// leaf's address as its default `gateway`.
         fn join(&self, place: &str, leaf: &str, mac: &str, addresses: &[String], gateway: &str) {
             let (near, far) = (format!("l{place}"), format!("{place}0"));
             let (leaves, others) = (self.name("l"), self.name(place));
@@ -385,18 +396,23 @@ mod traffic {
 
     /// Configuration of a run.
     struct Scenario {
+        /// DPDK driver of the leaf's ports.
         driver: &'static str,
+        /// Scheduling policy.
         policy: &'static str,
-        /// True if the configuration gives the servers' MAC addresses.
+        /// True if the configuration gives the servers' MAC addresses. Otherwise the leaf asks for them.
         macs_known: bool,
+        /// Poll mode: `busy`, or `adaptive` to sleep while idle.
         poll: &'static str,
+        /// Addresses.
         family: &'static Family,
         /// True if the leaf has a third port, whose interface is removed during the run.
         loses_port: bool,
     }
 
-    /// Sends one burst with segmentation offload, which the leaf drops with a reason of its own, and one that
-    /// the client's kernel segments. Returns the number of answered tasks.
+    /// Sends one burst with segmentation offload, which the leaf drops with a reason of its own, and one that the
+    /// client's kernel segments. Returns the number of answered tasks. With the offload, the kernel leaves the split
+    /// into packets to the NIC, so that the leaf receives all tasks in one packet.
     fn send_bursts(net: &Net, scenario: &Scenario) -> u64 {
         let burst = || {
             let words = ["burst", scenario.family.leaf[0], &BURST.to_string()];
@@ -482,8 +498,8 @@ mod traffic {
             [("c", family.leaf[0], LEAF_MACS[0]), ("w", family.leaf[1], LEAF_MACS[1])]
         {
             let neighbours = net.within(place, &["ip", "neigh", "show"]);
-            let told = |line: &str| line.starts_with(gateway) && line.contains(mac);
-            assert!(neighbours.lines().any(told), "the leaf answered: {neighbours}");
+            let has_mac = |line: &str| line.starts_with(gateway) && line.contains(mac);
+            assert!(neighbours.lines().any(has_mac), "the leaf answered: {neighbours}");
             for (error, count) in net.receive_errors(place) {
                 assert_eq!(count, 0, "{error} in the namespace {place}");
             }
@@ -510,7 +526,7 @@ mod traffic {
         }
     }
 
-    /// Checks that the leaf sleeps. A core that went on polling would poll thousands of times as often.
+    /// Checks that the leaf sleeps without traffic. A core that went on polling would poll thousands of times as often.
     fn sleeps_while_nothing_comes(state: &Path) {
         let look = || {
             let now = snapshot(state)?;
@@ -590,6 +606,7 @@ mod traffic {
         )
     }
 
+    /// Runs all scenarios.
     pub fn run() {
         let scenario = |driver, policy, macs_known, poll| {
             let family = &V4;

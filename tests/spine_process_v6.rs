@@ -1,4 +1,6 @@
-//! A spine and two leaves over IPv6, as processes.
+//! A spine and two leaves over IPv6, as processes. A spine schedules tasks over leaves, and a leaf over the workers
+//! of its rack. tests/serving/mod.rs contains the test, for both address families. Each family has a program of its
+//! own, because DPDK starts once per process.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,5 +1,6 @@
 //! The status page of running nodes: its files, `/status.json`, bad requests, and a browser (Chromium) that shows the
-//! numbers of `wedjat state --json`.
+//! numbers of `wedjat state --json`. A node serves the page on its metrics address. The page's script polls
+//! `/status.json`, which has the node's state.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -28,18 +29,18 @@ use timeouts::*;
 
 /// Numbers that change on a node without traffic.
 const RESTLESS: [&str; 5] = ["empty_polls", "pauses", "stalls", "stalled_ticks", "stall_ticks"];
-/// Number of packets of an unknown EtherType in the leaf's traffic.
+/// Number of packets of an unknown EtherType in the leaf's traffic, which the leaf drops.
 const STRAYS: usize = 3;
-/// Header of each answer.
+/// Content security policy, a header of each answer: the page loads and runs only files of the node.
 const CSP: &str = "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                    img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Returns an address that was free a moment ago.
+/// Returns a local address with a TCP port that is free now. Another process may still take it.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Sends the bytes and returns everything that the listener answers.
+/// Sends the bytes over a new connection, and returns everything that the listener answers.
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -48,7 +49,7 @@ fn exchange(address: SocketAddr, request: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Returns the head and the body of the answer.
+/// Sends an HTTP request. Returns the head and the body of the answer.
 fn ask(address: SocketAddr, method: &str, path: &str) -> (String, String) {
     let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
     let answer = exchange(address, request.as_bytes());
@@ -65,14 +66,17 @@ fn status(address: SocketAddr) -> Value {
 
 /// A running leaf with a metrics listener.
 struct LeafFixture {
+    /// Folder of the leaf's files.
     home: Home,
+    /// Address of the metrics and of the status page.
     metrics: SocketAddr,
+    /// Kills the leaf at the end.
     _leaf: ChildProcess,
 }
 
 impl LeafFixture {
-    /// Starts a leaf that receives tasks, replies and strays once, or endlessly. `change` changes its
-    /// configuration.
+    /// Starts a leaf that receives 100 tasks, 3 replies and the strays once, or endlessly. `change` changes the text of
+    /// its configuration.
     fn start(endless: bool, change: impl Fn(String) -> String) -> Self {
         let tasks = (0..100).map(|seq| task(Header::new_task(POOL, seq)));
         let replies =
@@ -107,7 +111,8 @@ impl LeafFixture {
     }
 }
 
-/// Removes numbers that change on a node without traffic, and the seeds.
+/// Returns the state of a node (and of its agent) without numbers that change even without traffic, and without seeds.
+/// Two such states can be compared.
 fn at_rest(mut state: Value) -> Value {
     for core in state["cores"].as_array_mut().unwrap() {
         core.as_object_mut().unwrap().retain(|key, _| !RESTLESS.contains(&key.as_str()));
@@ -270,6 +275,7 @@ fn started(role: &str, text: String, folder: &Path) -> (ChildProcess, SocketAddr
     (node, metrics)
 }
 
+/// Returns the first CPU that this process may use.
 fn first_cpu() -> usize {
     core_affinity::get_core_ids().unwrap()[0].id
 }
@@ -339,13 +345,15 @@ fn connection_to_the_controller_is_shown() {
 
 /// A page after its scripts ran.
 struct Page {
+    /// The document, with the elements that the scripts made.
     html: String,
     /// Messages of the browser's console.
     console: String,
 }
 
 impl Page {
-    /// Loads a page in a browser and lets it run for five polls. Returns `None` without a browser.
+    /// Loads the page in a browser and lets it run for five polls. `place` is the part of the URL behind the slash,
+    /// such as `#workers`. Returns `None` without a browser.
     fn open(address: SocketAddr, place: &str) -> Option<Self> {
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("chromium");
@@ -379,14 +387,14 @@ impl Page {
         let mut browser = ChildProcess::of(browser);
         wait_until("the browser has ended", || browser.has_ended());
         let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
-        let (html, said) = (text(out), text(err));
-        assert!(html.contains("</html>"), "{html}\n{said}");
+        let (html, stderr) = (text(out), text(err));
+        assert!(html.contains("</html>"), "{html}\n{stderr}");
         let console =
-            said.lines().filter(|line| line.contains("CONSOLE")).map(|line| format!("{line}\n"));
+            stderr.lines().filter(|line| line.contains("CONSOLE")).map(|line| format!("{line}\n"));
         Some(Self { html, console: console.collect() })
     }
 
-    /// Returns a part of the page.
+    /// Returns the document from the begin of the part with this name. The part's end is not cut off.
     fn part(&self, name: &str) -> &str {
         // The part stands in a template, too, which comes after the nodes.
         let (_, part) = self.html.split_once(&format!("data-part=\"{name}\"")).unwrap();
@@ -504,8 +512,8 @@ fn page_draws_1024_workers() {
     assert_eq!(page.rows("workers")[1023]["worker"], "1023");
 }
 
-/// Passes requests to the node until this process ends. `change` gets the path and the answer's body, and returns
-/// another body, or `None` to close the connection instead.
+/// Starts an HTTP proxy that passes requests to the node until this process ends. Returns its address. `change` gets
+/// the path and the answer's body, and returns another body, or `None` to close the connection instead.
 fn proxy(
     node: SocketAddr,
     change: impl Fn(&str, String) -> Option<String> + Send + Sync + 'static,

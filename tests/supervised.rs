@@ -1,5 +1,5 @@
-//! A leaf under a service manager: its messages on the notification socket, and the check of the units by
-//! systemd.
+//! A leaf under a service manager: its messages on the notification socket (protocol of sd_notify(3)), and the check of
+//! the units by systemd.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -33,19 +33,21 @@ fn leaf_reports_ready_alive_and_stopping() {
     leaf.env("NOTIFY_SOCKET", home.path("manager")).env("WATCHDOG_USEC", "300000");
     let leaf = home.start(leaf);
     assert_eq!(receive(), "READY=1");
-    let mut heard = Vec::new();
-    let count =
-        |heard: &[String], start: &str| heard.iter().filter(|text| text.starts_with(start)).count();
-    while count(&heard, "WATCHDOG=1") < 5 || count(&heard, "STATUS=") < 1 {
-        heard.push(receive());
+    let mut received = Vec::new();
+    let count = |received: &[String], start: &str| {
+        received.iter().filter(|text| text.starts_with(start)).count()
+    };
+    while count(&received, "WATCHDOG=1") < 5 || count(&received, "STATUS=") < 1 {
+        received.push(receive());
     }
-    assert!(heard.iter().any(|text| text.contains("k/s")), "{heard:?}");
+    // The status has the rates of packets.
+    assert!(received.iter().any(|text| text.contains("k/s")), "{received:?}");
     leaf.signal("-TERM");
-    while heard.last().unwrap() != "STOPPING=1" {
-        heard.push(receive());
+    while received.last().unwrap() != "STOPPING=1" {
+        received.push(receive());
     }
     drop(leaf);
-    assert!(!heard.contains(&"READY=1".to_owned()), "once only: {heard:?}");
+    assert!(!received.contains(&"READY=1".to_owned()), "once only: {received:?}");
 }
 
 /// Checks the units with the tested program in place of the installed one, because `systemd-analyze verify`
@@ -76,6 +78,7 @@ fn systemd_takes_the_units() {
         );
         return;
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("wedjat-"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // Warnings name the unit.
+    assert!(output.status.success() && !stderr.contains("wedjat-"), "{stderr}");
 }

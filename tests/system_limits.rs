@@ -55,7 +55,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
     let lines = || log().matches("cannot accept connections").count();
     wait_until("the log has the error", || lines() > 0);
     assert!(log().contains("ulimit -n"), "{}", log());
-    // Time of about ten retries.
+    // Time of about ten retries of the leaf. It logs the error once, not at each retry.
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(lines(), 1, "{}", log());
     limit(own.current);
@@ -65,6 +65,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
     leaf.ended_by("-TERM");
 }
 
+/// The option --stats names the file of the account, the leaf's report at its end.
 // promise: input.3
 #[test]
 fn a_report_appears_whole_at_the_end() {
@@ -79,6 +80,7 @@ fn a_report_appears_whole_at_the_end() {
     let account: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
     assert_eq!(account["balanced"], true);
 
+    // A symbolic link is refused, and its target stays unchanged.
     let link = home.path("link");
     symlink(&stats, &link).unwrap();
     let before = fs::read(&stats).unwrap();
@@ -141,6 +143,7 @@ fn a_full_disk_leaves_the_previous_report() {
 // promise: running.1
 #[test]
 fn an_exit_leaves_no_hugepage_file() {
+    // 96 MiB.
     let Some(pages) = Hugepages::reserve(48) else {
         println!("SKIPPED: this system gives no hugepages");
         return;
@@ -168,6 +171,7 @@ fn an_exit_leaves_no_hugepage_file() {
     let text = fs::read_to_string(home.path("leaf.toml")).unwrap();
     fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_pcap0,rx_pcap=/nowhere,"))
         .unwrap();
+    // Checks that the leaf fails, and leaves no hugepage file.
     let fails = |more: &[&str]| {
         let mut command = home.leaf(&[]);
         with_pages(&mut command, pages.folder());

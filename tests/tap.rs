@@ -1,5 +1,9 @@
-//! Observation of a leaf under traffic. A tap's file holds all packets that pass during the tap, invalid taps
-//! are rejected, and the counts per worker are right.
+//! Observation of a leaf (the scheduler of a rack) under traffic. A tap copies packets of a running node into a pcap
+//! file. The file holds all packets that pass during the tap, invalid taps are rejected, and the counts per worker are
+//! right.
+//!
+//! The leaf's cores run in a thread of the test over ports in memory, with the client and the workers at their far
+//! ends. A second thread serves the node's control, which a client reaches over gRPC.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -62,6 +66,7 @@ struct Traffic {
 
 /// One core with its client and workers.
 struct Core {
+    /// The leaf's core.
     leaf: Leaf<RingPort, FramePool>,
     /// Far ends of its ports: clients, workers.
     far: Vec<RingPort>,
@@ -120,13 +125,17 @@ impl Core {
 
 /// A leaf of two cores, polled by one thread.
 struct Node {
+    /// Folder of the state file and of captures.
     folder: tempfile::TempDir,
+    /// Traffic of all cores.
     traffic: Arc<Traffic>,
     /// True while the cores must not poll.
     pause: Arc<AtomicBool>,
     /// True when the thread of the cores, or that of the control, should end.
     stop: [Arc<AtomicBool>; 2],
+    /// Threads of the cores and of the control.
     threads: Vec<JoinHandle<()>>,
+    /// The control's gRPC server.
     server: Option<Server>,
 }
 
@@ -172,6 +181,7 @@ impl Node {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }));
+        // The control's thread sends the handle, by which the server passes requests to it.
         let (made, handle) = mpsc::channel();
         self.threads.push(std::thread::spawn(move || {
             let points = TapPoints {
@@ -192,10 +202,12 @@ impl Node {
         handle.recv().unwrap()
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
+    /// Opens a client of the control.
     fn connect(&self) -> Connection {
         Connection::open(&Access::State(self.path("state"))).unwrap()
     }
@@ -258,6 +270,7 @@ fn into(file: &Path) -> StartTapRequest {
 fn active_tap_records_all_packets() {
     let node = Node::start();
     let mut connection = node.connect();
+    // Packets before and after the tap do not count.
     node.pass(10);
     node.passed(&[]);
     let file = node.path("all.pcap");
@@ -275,6 +288,7 @@ fn active_tap_records_all_packets() {
     assert_eq!(passed.len(), 4 * 300, "each task and each reply is received and sent");
     let frames = captured(&file);
     assert!(frames == passed, "{} of {}", frames.len(), passed.len());
+    // The file also has ARP.
     assert_eq!((tap.lost, tap.written), (0, read_frames(&file).unwrap().len() as u64));
     let mode = fs::symlink_metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
@@ -316,6 +330,7 @@ fn capture_starts_now_in_time_order() {
 fn tap_limits_port_length_and_count() {
     let node = Node::start();
     let mut connection = node.connect();
+    // A port's name or number; at most 48 bytes of each packet.
     for (port, at) in [("workers", 1), ("0", 0)] {
         let file = node.path(port);
         let tap = connection.start_tap(StartTapRequest {
@@ -352,10 +367,10 @@ fn tap_limits_port_length_and_count() {
 fn invalid_tap_is_refused_and_overwrites_nothing() {
     let node = Node::start();
     let mut connection = node.connect();
-    let (there, link, target) = (node.path("there"), node.path("link"), node.path("target"));
-    fs::write(&there, "mine").unwrap();
+    let (existing, link, target) = (node.path("there"), node.path("link"), node.path("target"));
+    fs::write(&existing, "mine").unwrap();
     symlink(&target, &link).unwrap();
-    let of = |name: &str| into(&node.path(name));
+    let into_file = |name: &str| into(&node.path(name));
     let mut refused = |request: StartTapRequest| {
         let shown = format!("{request:?}");
         match connection.start_tap(request) {
@@ -372,25 +387,41 @@ fn invalid_tap_is_refused_and_overwrites_nothing() {
         (file("/a\0b"), Code::FailedPrecondition, ""),
         (file("/no/such/folder/a"), Code::FailedPrecondition, "make its folder first"),
         (file("/"), Code::AlreadyExists, "a folder of user 0 exists there"),
-        (of("there"), Code::AlreadyExists, "a regular file"),
-        (of("link"), Code::AlreadyExists, "a symbolic link"),
-        (StartTapRequest { port: "2".to_owned(), ..of("a") }, Code::NotFound, "0 (clients), 1 ("),
-        (StartTapRequest { port: long.clone(), ..of("a") }, Code::NotFound, "no such port"),
-        (StartTapRequest { snaplen: Some(0), ..of("a") }, Code::InvalidArgument, "1 to 16000"),
-        (StartTapRequest { snaplen: Some(16_001), ..of("a") }, Code::InvalidArgument, "1 to 16000"),
-        (StartTapRequest { packets: Some(0), ..of("a") }, Code::InvalidArgument, "1 or more"),
+        (into_file("there"), Code::AlreadyExists, "a regular file"),
+        (into_file("link"), Code::AlreadyExists, "a symbolic link"),
+        (
+            StartTapRequest { port: "2".to_owned(), ..into_file("a") },
+            Code::NotFound,
+            "0 (clients), 1 (",
+        ),
+        (StartTapRequest { port: long.clone(), ..into_file("a") }, Code::NotFound, "no such port"),
+        (
+            StartTapRequest { snaplen: Some(0), ..into_file("a") },
+            Code::InvalidArgument,
+            "1 to 16000",
+        ),
+        (
+            StartTapRequest { snaplen: Some(16_001), ..into_file("a") },
+            Code::InvalidArgument,
+            "1 to 16000",
+        ),
+        (
+            StartTapRequest { packets: Some(0), ..into_file("a") },
+            Code::InvalidArgument,
+            "1 or more",
+        ),
     ] {
-        let (found, said) = refused(request);
-        assert_eq!(found, code, "{said}");
-        assert!(said.contains(says) && said.len() < 500, "{says}: {said}");
+        let (found, message) = refused(request);
+        assert_eq!(found, code, "{message}");
+        assert!(message.contains(says) && message.len() < 500, "{says}: {message}");
     }
-    assert_eq!(fs::read_to_string(&there).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(&existing).unwrap(), "mine");
     assert!(!target.exists() && !node.path("a").exists());
     let mut other = node.connect();
-    other.start_tap(of("first")).unwrap();
-    let (code, said) = refused(of("second"));
-    assert_eq!(code, Code::FailedPrecondition, "{said}");
-    assert!(said.contains("a tap into ") && !node.path("second").exists(), "{said}");
+    other.start_tap(into_file("first")).unwrap();
+    let (code, message) = refused(into_file("second"));
+    assert_eq!(code, Code::FailedPrecondition, "{message}");
+    assert!(message.contains("a tap into ") && !node.path("second").exists(), "{message}");
     other.stop_tap().unwrap();
     let error = other.stop_tap().unwrap_err().to_string();
     assert_eq!(error, "no tap is on");
@@ -401,6 +432,7 @@ fn invalid_tap_is_refused_and_overwrites_nothing() {
 fn records_are_whole_after_an_end_or_stall() {
     let mut node = Node::start();
     let mut connection = node.connect();
+    // Cores that do not poll cannot start the tap. The request fails after 5 s.
     node.pause.store(true, Release);
     let late = connection.start_tap(into(&node.path("late"))).unwrap_err();
     assert!(late.to_string().contains("has not started it for 5 s"), "{late}");
@@ -424,30 +456,30 @@ fn the_command_begins_and_ends_a_tap() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         command.args(["ctl", "--node"]).arg(node.path("state")).args(["tap"]).args(arguments);
         let output = command.current_dir(node.folder.path()).output().unwrap();
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        (output.status.success(), said)
+        let message = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), message)
     };
-    let (done, said) = ctl(&["start", "--file", "here.pcap", "--port", "clients"]);
-    assert!(done && said.ends_with("/here.pcap: records clients\n"), "{said}");
+    let (done, message) = ctl(&["start", "--file", "here.pcap", "--port", "clients"]);
+    assert!(done && message.ends_with("/here.pcap: records clients\n"), "{message}");
     node.pass(10);
-    let (done, said) = ctl(&["start", "--file", "other.pcap"]);
-    assert!(!done && said.contains("a tap into"), "{said}");
-    let (done, said) = ctl(&["stop", "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let (done, message) = ctl(&["start", "--file", "other.pcap"]);
+    assert!(!done && message.contains("a tap into"), "{message}");
+    let (done, message) = ctl(&["stop", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&message).unwrap();
     // The clients' port has passed 10 tasks and 10 replies.
     let frames = read_frames(&node.path("here.pcap")).unwrap();
-    assert!(done && frames.len() >= 20, "{said}");
+    assert!(done && frames.len() >= 20, "{message}");
     assert_eq!((&json["written"], &json["lost"]), (&frames.len().into(), &0.into()));
-    let (done, said) = ctl(&["stop"]);
-    assert!(!done && said.contains("no tap is on"), "{said}");
+    let (done, message) = ctl(&["stop"]);
+    assert!(!done && message.contains("no tap is on"), "{message}");
     let (done, _) = ctl(&["start", "--file", "x", "--packets", "3", "--snaplen", "64"]);
     node.pass(10);
     let mut connection = node.connect();
     wait_until("the tap has ended", || connection.show().unwrap().tap.is_none());
-    let (told, said) = ctl(&["stop"]);
+    let (stopped, message) = ctl(&["stop"]);
     assert!(
-        done && told && said.ends_with(": 3 packets, 0 lost; it had ended by itself\n"),
-        "{said}"
+        done && stopped && message.ends_with(": 3 packets, 0 lost; it had ended by itself\n"),
+        "{message}"
     );
 }
 
@@ -498,9 +530,10 @@ fn an_agent_is_tapped_as_a_leaf_is() {
     let answer = far.receive().unwrap().bytes().to_vec();
     agent.poll(3_000_000);
     let mut recorded = Vec::new();
+    // The agent hands over a filled buffer at a later poll.
     for now in [4_000_000, 5_000_000] {
         while let Some(buffer) = buffers.next_filled() {
-            recorded.extend(copies(&buffer).map(|one| (one.ticks, one.bytes.to_vec())));
+            recorded.extend(copies(&buffer).map(|copy| (copy.ticks, copy.bytes.to_vec())));
         }
         agent.poll(now);
     }

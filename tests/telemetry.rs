@@ -17,7 +17,8 @@ use wedjat::state::counters::METRICS;
 use frames::POOL;
 use running::*;
 
-/// Returns the answers to these commands by a process, through DPDK's client.
+/// Returns the answers of the leaf with this process id to these commands, through DPDK's client. A command may have
+/// parameters behind commas; the answer has the command's name as its key.
 fn ask(process: u32, commands: &[&str]) -> Vec<Value> {
     let mut client = Command::new("dpdk-telemetry.py");
     client.args(["-f", &format!("wedjat-{process}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -84,6 +85,7 @@ fn dpdks_client_shows_the_leaf() {
     for metric in METRICS {
         assert!(counters[metric.name].is_u64(), "{}: {counters}", metric.name);
     }
+    // The leaf has one core. Its counters, read later, are at least the sums over all cores.
     assert!(
         core["scheduled"].as_u64() >= counters["scheduled"].as_u64()
             && counters["scheduled"].as_u64() > Some(0)

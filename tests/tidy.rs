@@ -1,4 +1,5 @@
-//! The sources keep their rules, and the documents name only what exists.
+//! Rules of the sources and documents, as tests: comments, names, line lengths, unsafe code, dependencies between files
+//! and crates, links, and tables of the documents that must list all items of the code.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "tidy/promises.rs"]
@@ -59,7 +60,8 @@ fn walk(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the lines that break a rule, with their places.
+/// Returns the lines for which `breaks` is true, with their places, of all files with this ending. `breaks` gets the
+/// path, the index of the line, and the line.
 fn offences(ending: &str, breaks: impl Fn(&Path, usize, &str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files(ending) {
@@ -198,7 +200,7 @@ fn unsafe_code_stays_where_it_is_allowed() {
     assert_none(&found, "files that allow unsafe code");
 }
 
-/// Folders of the crates' sources, and their names in the names of modules.
+/// Folders of the crates' sources, and the prefix that replaces each folder in the names of its modules.
 const CRATES: [(&str, &str); 7] = [
     ("dataplane/", ""),
     ("capi/src/", "capi/"),
@@ -230,7 +232,8 @@ fn modules() -> BTreeMap<String, String> {
     modules
 }
 
-/// Adds the paths that a tree of imports names, each after `prefix`. Returns the text behind the tree.
+/// Adds the paths that a tree of imports names, each after `prefix`. Returns the text behind the tree. For `a::{b,
+/// c::d}` these are `a::b` and `a::c::d`.
 fn branches<'a>(prefix: &str, text: &'a str, found: &mut Vec<String>) -> &'a str {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let end = text.find(|c| !is_path(c)).unwrap_or(text.len());
@@ -264,7 +267,8 @@ fn imports(code: &str) -> BTreeMap<String, String> {
     paths.map(|path| (name(path), path.to_owned())).collect()
 }
 
-/// Returns a path in a module's code from the name of its crate on: "core/stage/network/Network".
+/// Converts a path in a module's code (with `crate::`, `super::` or `self::`) to one from the name of its crate on,
+/// such as "core/stage/network/Network".
 fn absolute(module: &str, path: &str) -> String {
     let names: Vec<_> = module.split('/').collect();
     // `crate::` is the first name, the crate. Modules of `command` belong to the crate in `dataplane/`, without a name.
@@ -279,7 +283,8 @@ fn absolute(module: &str, path: &str) -> String {
     from.iter().copied().chain(path.split("::")).collect::<Vec<_>>().join("/")
 }
 
-/// Returns the module that a path is in, and the rest of the path.
+/// Returns the module that an absolute path is in, and the rest of the path: the longest beginning of the path that
+/// is a module. `imported` has the imports of all modules, by module.
 fn split_module<'a>(
     path: &'a str,
     imported: &BTreeMap<String, BTreeMap<String, String>>,
@@ -290,7 +295,8 @@ fn split_module<'a>(
     Some((module, rest.trim_start_matches('/')))
 }
 
-/// Returns the module that defines an item, also if another module re-exports it.
+/// Returns the module that defines an item, given its absolute path. Follows re-exports: a module that only imports the
+/// item is not its definer.
 fn definer(item: &str, imported: &BTreeMap<String, BTreeMap<String, String>>) -> Option<String> {
     let (module, rest) = split_module(item, imported)?;
     let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -304,7 +310,7 @@ fn definer(item: &str, imported: &BTreeMap<String, BTreeMap<String, String>>) ->
     }
 }
 
-/// Returns the modules that this one uses, without its own children.
+/// Returns the modules that the module `name` uses by paths in its code, without its own children.
 fn uses(
     name: &str,
     code: &str,
@@ -330,7 +336,7 @@ fn files_of_a_crate_form_no_circles() {
     let imported = modules.iter().map(|(name, code)| (name.clone(), imports(code))).collect();
     let mut used: BTreeMap<_, _> =
         modules.iter().map(|(name, code)| (name.clone(), uses(name, code, &imported))).collect();
-    // A module that uses no remaining one is in no circle.
+    // Removes modules that use no remaining one, until none is removed. Such a module is in no circle.
     loop {
         let left: BTreeSet<_> = used.keys().cloned().collect();
         used.retain(|_, others| {
@@ -344,28 +350,28 @@ fn files_of_a_crate_form_no_circles() {
     assert!(used.is_empty(), "circles between files, or users of such: {used:#?}");
 }
 
-/// Returns the packages that a build of the package `of` with the arguments `how` needs, each with its version.
-fn versions(of: &str, how: &[&str]) -> BTreeSet<(String, String)> {
+/// Returns the packages that a build of `package` with these arguments of cargo needs, each with its version.
+fn versions(package: &str, arguments: &[&str]) -> BTreeSet<(String, String)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(root())
         .args(["tree", "--locked", "--offline", "--prefix", "none", "--edges", "normal"])
-        .args(["--package", of])
-        .args(how)
+        .args(["--package", package])
+        .args(arguments)
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    let one = |line: &str| {
+    let name_and_version = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
         Some((words.next()?, words.next()?))
     };
-    text.lines().filter_map(one).collect()
+    text.lines().filter_map(name_and_version).collect()
 }
 
-/// Returns the names of these packages.
-fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
-    versions(of, how).into_iter().map(|(name, _)| name).collect()
+/// Returns the names of the packages that such a build needs.
+fn packages(package: &str, arguments: &[&str]) -> BTreeSet<String> {
+    versions(package, arguments).into_iter().map(|(name, _)| name).collect()
 }
 
 // promise: library.3
@@ -374,11 +380,11 @@ fn control_crates_stay_out_of_the_library() {
     let control = ["tonic", "prost", "redb", "tokio", "rustls", "hyper"];
     let all = packages("wedjat", &[]);
     assert!(control.iter().all(|name| all.contains(*name)), "{all:?}");
-    for (of, how) in [("wedjat-capi", &[][..]), ("wedjat", &["--no-default-features"])] {
-        let found = packages(of, how);
+    for (package, arguments) in [("wedjat-capi", &[][..]), ("wedjat", &["--no-default-features"])] {
+        let found = packages(package, arguments);
         assert!(found.contains("wedjat") && found.contains("serde"), "{found:?}");
         let foreign: Vec<_> = control.iter().filter(|name| found.contains(**name)).collect();
-        assert!(foreign.is_empty(), "{of} has {foreign:?}");
+        assert!(foreign.is_empty(), "{package} has {foreign:?}");
     }
 }
 
@@ -386,19 +392,20 @@ fn control_crates_stay_out_of_the_library() {
 #[test]
 fn embedders_get_no_frontend_and_few_crates() {
     let front_ends = ["clap", "env_logger", "indicatif", "pcap-file", "signal-hook"];
-    for (of, how, most) in
+    for (package, arguments, max) in
         [("wedjat", &["--no-default-features"][..], 35), ("wedjat-capi", &[], 43)]
     {
-        let names = packages(of, how);
+        let names = packages(package, arguments);
         let foreign: Vec<_> = front_ends.iter().filter(|name| names.contains(**name)).collect();
-        assert!(foreign.is_empty(), "{of} has {foreign:?}");
-        let mut found = versions(of, how);
+        assert!(foreign.is_empty(), "{package} has {foreign:?}");
+        let mut found = versions(package, arguments);
         found.retain(|(name, _)| !name.starts_with("wedjat"));
-        assert!(found.len() <= most, "{of} has {} crates: {found:?}", found.len());
+        assert!(found.len() <= max, "{package} has {} crates: {found:?}", found.len());
     }
 }
 
-/// Returns the texts between backquotes in a document, outside fenced blocks.
+/// Returns the texts between backquotes in a document, outside fenced blocks. Every second part of a split by a mark
+/// lies between two marks.
 fn quoted(text: &str) -> Vec<String> {
     let prose = text.split("```").step_by(2).collect::<String>();
     prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -450,7 +457,7 @@ fn documents_name_files_and_tests_that_exist() {
 }
 
 /// Returns the anchors of a document's headings, as GitHub and mdBook make them: lower case, without punctuation,
-/// hyphens for spaces.
+/// hyphens for spaces, and a number behind a repeated heading.
 fn anchors(text: &str) -> BTreeSet<String> {
     let prose = text.split("```").step_by(2).collect::<String>();
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -630,6 +637,7 @@ fn documented_promises_are_shown_by_tests() {
     let ids: BTreeSet<_> = promises.iter().map(|promise| promise.id.as_str()).collect();
     assert!(ids.len() >= 40 && ids.len() == promises.len(), "every promise has its id: {ids:?}");
 
+    // `shown`: names of tests by promise and file.
     let (mut shown, mut faults) = (BTreeMap::<_, BTreeMap<_, Vec<_>>>::new(), Vec::new());
     for (path, text) in files(".rs") {
         let path = path.display().to_string();
@@ -824,6 +832,8 @@ fn documented_keys_match_the_code() {
 const SINGLE_USE_KEYS: [(&str, &str); 2] =
     [("connection_timeout_ms", "leaf.rs"), ("lease_s", "controller.rs")];
 
+/// A new key of the configuration must not spread over the sources: its name occurs in the table of keys, in the
+/// checked configuration, and at its use.
 #[test]
 fn a_key_costs_three_files() {
     let is_test = |path: &Path, line: &str| {
@@ -853,6 +863,7 @@ fn a_key_costs_three_files() {
 /// Names of live changes, as values and as text.
 const LIVE_CHANGES: [[&str; 2]; 1] = [["SetSpeed", "set-speed"]];
 
+/// A property that can change at run time must not spread over the sources either.
 #[test]
 fn a_live_property_costs_five_files() {
     let is_tests = |path: &Path| {
@@ -875,6 +886,7 @@ fn a_live_property_costs_five_files() {
 const VARIANTS: [&str; 7] =
     ["dataplane/", "testbed/src/", "pktgen/src/", "capi/src/", "learner/", "cosched/", "sys/"];
 
+/// Counts the lines with a condition on a cargo feature: each variant of the code needs tests of its own.
 #[test]
 fn few_lines_depend_on_a_feature() {
     let code = files(".rs").into_iter();
@@ -965,7 +977,7 @@ fn dashboard_shows_existing_metrics() {
     }
 }
 
-/// Returns the names of metrics in a text. All of them must exist.
+/// Returns the names of metrics in a text. Panics if one of them is no metric of a node.
 fn assert_metrics_exist(text: &str) -> BTreeSet<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let named = text.match_indices("wedjat_").map(|(at, _)| {

@@ -1,4 +1,5 @@
-//! `wedjat top` beside a running leaf: printed once, on a terminal, and without the name of a node.
+//! `wedjat top` beside a running leaf: printed once, on a terminal, and without the name of a node. The command reads
+//! the leaf's state file, and shows rates between two snapshots.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -26,6 +27,7 @@ fn running_leaf_is_shown() {
     let home = Home::new();
     let state = home.state();
     let _leaf = home.start(home.leaf(&[]));
+    // Returns the command that prints one page and ends.
     let once = || {
         let mut command = Command::new(WEDJAT);
         command.args(["top", "--once", "--interval", "300ms"]).env_remove("WEDJAT_STATE");
@@ -47,6 +49,7 @@ fn running_leaf_is_shown() {
     wait_until("packets come, go and are dropped between two looks", || {
         text = output(&once().arg(&state).output().unwrap());
         let numbers = numbers(&text);
+        // More packets arrive than leave, because the leaf drops some.
         numbers[1] > 0.0
             && numbers[3] > numbers[4]
             && numbers[5] > 0.0
@@ -92,5 +95,6 @@ fn drawn_on_a_terminal(state: &Path) {
     keys.write_all(b"q").unwrap();
     screen.read_to_string(&mut drawn).unwrap();
     assert!(top.wait().unwrap().success(), "{drawn}");
+    // The escape sequence that leaves the alternate screen.
     assert!(drawn.contains("\u{1b}[?1049l"), "the terminal is given back: {drawn:?}");
 }

@@ -1,8 +1,8 @@
 //! Cost of a call from Rust, for comparison with C: see scripts/bench-library.py.
 //!
-//! `cost CONFIGURATION TASK ROUNDS slices` measures bursts of slices. `... packets` measures those of the C
-//! library: pointer, length and flags, which the library reads. `... copies` only copies the tasks in, as a
-//! baseline for counts of instructions. Prints the mean nanoseconds of a packet.
+//! `cost CONFIGURATION TASK ROUNDS slices` measures bursts of packets that are Rust slices. `... packets` measures
+//! bursts of the C library's packets: pointer, length and flags, which the library reads. `... copies` only copies the
+//! tasks in, as a baseline for counts of instructions. Prints the mean nanoseconds of a packet.
 //!
 //! TASK is a file with a frame, or a name. `v4` and `v6` are a client's task with its checksum, made here for
 //! the network of testbed/src/bench/leaf.toml or leaf_v6.toml. In `v4-half` and `v6-half` every second packet
@@ -56,7 +56,7 @@ fn frame(header: &Header, is_v6: bool) -> Vec<u8> {
 
 /// Returns the frames to receive in turn; their number is a multiple of the burst.
 fn frames(task: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
-    // Pool 7, sequence number 1.
+    // Pool 7, sequence number 1. Replies report one task in the worker's queue.
     let new = Header::new_task(7, 1);
     let reply = |worker| Header { code: Code::TaskDone, src: worker, dst: 0, qlen: 1, ..new };
     let half = |is_v6| {
@@ -69,7 +69,8 @@ fn frames(task: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     })
 }
 
-/// Copies the next burst into all packets, like a port.
+/// Copies the burst number `round` of the frames into all packets, like a port that receives. Each packet needs fresh
+/// bytes, because the library rewrites them.
 fn receive<B: Buf>(packets: &mut [B], frames: &[Vec<u8>], round: u64) {
     let first = round as usize * BURST % frames.len();
     let next = packets.iter_mut().zip(&frames[first..]);

@@ -58,9 +58,9 @@ static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *schedu
     return count;
 }
 
-/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL if none is due. If the pool is empty or its
- * mbufs are too small, the question counts as unsent and is repeated at its next time. Called from where wedjat_question() may be, and by a thread that may take from the
- * pool. */
+/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL if none is due. If the pool is empty or
+ * its mbufs are too small, the question counts as unsent and is repeated at its next time. Called from where
+ * wedjat_question() may be, and by a thread that may take from the pool. */
 static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_scheduler *scheduler,
                                                     struct wedjat_context *context, uint64_t now,
                                                     struct rte_mempool *pool, uint8_t *port)

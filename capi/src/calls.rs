@@ -1,5 +1,8 @@
-//! Calls on a context: decisions on bursts, releases, questions and counters. None of the calls on a context
-//! allocates, calls the system or waits.
+//! Calls on a context (one core's part of a scheduler): decisions on bursts, releases, questions and counters. None
+//! of the calls on a context allocates, calls the system or waits.
+//!
+//! A context holds a packet that waits for a free worker or for a neighbour's MAC address. The program keeps its
+//! bytes until wedjat_release() returns it. A question asks for such a MAC address, by ARP or neighbour discovery.
 
 use wedjat::embed;
 use wedjat::limits::BURST;
@@ -48,8 +51,8 @@ pub unsafe extern "C" fn wedjat_process(
     })
 }
 
-/// Decides on the packets. Separate from the checks around it, which would compete for its registers. Returns
-/// the number of packets whose verdict may be another than to forward.
+/// Decides on the packets and writes their verdicts. Returns the number of packets whose verdict may be another
+/// than to forward. Not inlined: the checks around it would compete for its registers.
 ///
 /// # Safety
 /// `verdicts` is aligned and has a place for each packet.
@@ -146,7 +149,8 @@ pub unsafe extern "C" fn wedjat_decide_v6(
     })
 }
 
-/// Decides on a burst and writes verdicts and rewrites in the caller's types.
+/// Common part of wedjat_decide() and wedjat_decide_v6(), which differ in the type `R` of the rewrites. Returns the
+/// number of packets or a code.
 ///
 /// # Safety
 /// Same as [`wedjat_decide()`].
@@ -199,7 +203,7 @@ unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet]
     if combined >> 63 == 0 { Ok(packets) } else { Err(WEDJAT_ERROR_NULL) }
 }
 
-/// Checks that a pointer is neither null nor misaligned.
+/// Checks that a pointer is neither null nor misaligned. Returns the code of the fault.
 #[inline(always)]
 pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
     if pointer.is_null() {
@@ -400,6 +404,7 @@ pub unsafe extern "C" fn wedjat_counters(
             // SAFETY: aligned, and `index` is below `room`.
             unsafe { values.add(index).write(value) };
         }
+        // The core's counters, and that of refused calls.
         Ok((COUNT + 1) as i32)
     })
 }

@@ -1,5 +1,8 @@
 //! Changes of members, servers, pools, policies, speeds and bounds while packets flow. These functions
 //! allocate memory and may wait for each other; contexts and pickers never wait for them.
+//!
+//! Each change has an epoch, a number that grows. Contexts and pickers take a change later than wedjat_apply()
+//! returns; wedjat_acknowledged() tells how far all of them are.
 
 use std::ffi::{CStr, c_char};
 

@@ -1,5 +1,5 @@
-//! Creation and end of a scheduler, and its contexts. Of these functions, only creation and end use the
-//! allocator. Creation may read the system's clock and files.
+//! Creation and end of a scheduler, and its contexts (one core's part each). Of these functions, only creation and
+//! end use the allocator. Creation may read the system's clock and files.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use crate::code::*;
 use crate::handle::{Context, Scheduler, with_scheduler};
 use crate::types::Options;
 
-/// Size of the options in programs compiled before `memory_node` existed.
+/// Size of the options in bytes, in programs compiled before `memory_node` existed.
 const OPTIONS_OF_0_1: usize = 32;
 /// Maximum number of MAC addresses in the options, one for each port: a verdict names a port in a byte.
 const MACS_MAX: usize = 1 << u8::BITS;
@@ -102,10 +102,10 @@ pub unsafe extern "C" fn wedjat_load(
     unsafe { begin(load, options, scheduler, detail, detail_size) }
 }
 
-/// Code, and text with the fix.
+/// Error code, and text for the caller: the reason with its fix; empty for a code that explains itself.
 type Refusal = (i32, String);
 
-/// Returns a code without text.
+/// Returns the refusal with this code and without text.
 fn plain(code: i32) -> Refusal {
     (code, String::new())
 }
@@ -115,7 +115,8 @@ fn refuse(text: String) -> Refusal {
     (WEDJAT_ERROR_CONFIG, text)
 }
 
-/// Creates a scheduler from the configuration that `config` reads, and writes it to `*scheduler`.
+/// Common part of wedjat_create() and wedjat_load(): creates a scheduler from the configuration that `config` reads,
+/// and writes it to `*scheduler`. Returns 0 or a code, whose text it writes to `detail`.
 ///
 /// # Safety
 /// Same as [`write_result()`].
@@ -197,7 +198,8 @@ fn log_panics() {
     std::panic::set_hook(Box::new(|panic| log::error!("a defect, please report it: {panic}")));
 }
 
-/// Creates a scheduler with these options.
+/// Creates a scheduler from the configuration that `config` reads, with these options. Accepts the shorter options
+/// of older programs.
 ///
 /// # Safety
 /// `options` is null or has the number of bytes in its `size`.

@@ -1,4 +1,7 @@
-//! Objects behind the handles, and their exclusive use by one call at a time.
+//! Objects behind the handles of C programs, and their exclusive use by one call at a time.
+//!
+//! A scheduler has a head, which is never freed, and a body with the contents. A core's part of it is a context
+//! (for packets) or a picker (for tasks as values). A flag in each part refuses a second call at the same time.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,13 +19,13 @@ const LIVE: u64 = u64::from_le_bytes(*b"wedjat-S");
 /// Magic number of the head of a freed scheduler.
 const FREED: u64 = u64::from_le_bytes(*b"wedjat-F");
 
-/// Not issued: no call of wedjat_context() or wedjat_picker() has given it out.
+/// State of a core's part before wedjat_context() or wedjat_picker() gives it out.
 const NOT_ISSUED: u8 = 0;
-/// Between two calls.
+/// State of a part between two calls.
 const IDLE: u8 = 1;
-/// In a call, or about to be freed.
+/// State of a part in a call, or about to be freed.
 const BUSY: u8 = 2;
-/// A call panicked: the state is unknown.
+/// State of a part after a call panicked: its contents may be inconsistent.
 const BROKEN: u8 = 3;
 
 /// Scheduler, created by wedjat_create() and freed by wedjat_free().
@@ -41,8 +44,11 @@ pub struct Scheduler {
 /// Contents of a scheduler, behind its head.
 #[derive(Debug)]
 pub struct Body {
+    /// Scheduler of the Rust library.
     pub scheduler: embed::Scheduler,
+    /// Contexts by core; none if the configuration has no ports.
     contexts: Box<[Context]>,
+    /// Pickers by core; none if the configuration has ports.
     pickers: Box<[Picker]>,
     /// Maximum number of held packets of a context. A program keeps a held packet at a place below this
     /// number.
@@ -63,10 +69,11 @@ pub struct Picker(CoreContext<embed::Picker>);
 pub struct CoreContext<C> {
     /// [`NOT_ISSUED`], [`IDLE`], [`BUSY`] or [`BROKEN`].
     state: AtomicU8,
+    /// Contents, for the call that set `state` to [`BUSY`].
     core: UnsafeCell<C>,
 }
 
-/// Handle of a core: a context or a picker.
+/// Handle of a core: a context or a picker. Lets `with_core` serve both kinds.
 pub trait CorePointer: Sized {
     /// Object that calls use.
     type Core;
@@ -107,6 +114,7 @@ impl CorePointer for Picker {
 /// Object behind a context.
 #[derive(Debug)]
 pub struct Core {
+    /// Context of the Rust library.
     pub context: embed::Context,
     /// Held packets by place. The program keeps their bytes.
     pub held: Box<[Option<Packet>]>,
@@ -146,7 +154,8 @@ pub fn end(pointer: *const Scheduler) -> i32 {
     }
 }
 
-/// Runs a call on the scheduler as a whole.
+/// Runs a call on the scheduler as a whole. Contains a panic, and counts a refused call. Returns the call's result or
+/// a code.
 pub fn with_scheduler(
     scheduler: *const Scheduler,
     call: impl FnOnce(&Scheduler, &Body) -> Result<i32, i32>,
@@ -165,7 +174,7 @@ pub fn with_scheduler(
     }
 }
 
-/// Runs a call on a context, which this thread uses exclusively during `call`.
+/// Runs a call on a context, which this thread uses exclusively during `call`. Returns its result or a code.
 #[inline(always)]
 pub fn with_context(
     scheduler: *const Scheduler,
@@ -175,7 +184,7 @@ pub fn with_context(
     with_core(scheduler, context, call)
 }
 
-/// Runs a call on a picker, which this thread uses exclusively during `call`.
+/// Runs a call on a picker, which this thread uses exclusively during `call`. Returns its result or a code.
 pub fn with_picker(
     scheduler: *const Scheduler,
     picker: *const Picker,
@@ -237,8 +246,8 @@ impl<C> CoreContext<C> {
         issued.map(drop).map_err(|_| WEDJAT_ERROR_CORE)
     }
 
-    /// Takes the exclusive use for a call, or returns the code of the refusal. Acquires what the previous
-    /// call released, which another thread may have made.
+    /// Takes the exclusive use for a call, or returns the code of the refusal. The acquire ordering makes the changes
+    /// of the previous call visible, which another thread may have made.
     #[inline(always)]
     fn enter(&self) -> Result<(), i32> {
         match self.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
@@ -282,8 +291,9 @@ impl Scheduler {
         unsafe { &*self.body.load(Relaxed) }
     }
 
-    /// Returns the part at `pointer`. Compares the pointer with this scheduler's parts before any access
-    /// through it. The distance from the first part gives the index of the candidate.
+    /// Returns the part at `pointer`, or a code for a pointer that is null or not one of this scheduler's parts.
+    /// Compares addresses before any access through the pointer. The distance in bytes from the first part gives
+    /// the index of the only candidate.
     #[inline(always)]
     fn find<P: CorePointer + 'static>(
         &self,
@@ -321,13 +331,13 @@ impl Scheduler {
         if states.clone().any(|state| state.load(Acquire) == BUSY) {
             return Err(WEDJAT_ERROR_BUSY);
         }
-        // Marks all parts as busy, so that no call can begin.
+        // Marks all parts as busy, so that no call can begin. Keeps their states, for a refusal half-way.
         let mut previous_states = Vec::with_capacity(body.contexts.len() + body.pickers.len());
         for state in states.clone() {
             let take = |state| (state != BUSY).then_some(BUSY);
             match state.fetch_update(AcqRel, Acquire, take) {
                 Ok(previous) => previous_states.push(previous),
-                // A call has begun since. Each state is restored: given out or not, whole or broken.
+                // A call has begun since the check. Restores the states changed so far, and refuses.
                 Err(_) => {
                     states
                         .zip(previous_states)
@@ -387,6 +397,7 @@ mod tests {
         });
         assert_eq!(inner, 2);
         assert_eq!(with_context(scheduler, context, |_| Ok(3)), 3);
+        // The second call on the context, and the end.
         assert_eq!(live(scheduler).unwrap().bad_calls(), 2);
         assert_eq!((end(scheduler), end(scheduler)), (0, WEDJAT_ERROR_HANDLE));
     }

@@ -1,6 +1,10 @@
 //! C interface of the scheduler: opaque handles, the caller's arrays, and error codes.
 //!
-//! Every function checks its arguments as far as possible, and contains faults behind it. No panic crosses
+//! A C program creates a scheduler from a configuration. A context is one core's part of it, for programs that
+//! pass packets. A picker is one core's part, for programs that pass tasks as values. A worker is the end of an
+//! agent's channel, in a process that serves tasks.
+//!
+//! Every function checks its arguments as far as possible, and catches panics behind it. No panic crosses
 //! into C. The library prints nothing; the program may request its log records. Only functions that create,
 //! free or change a scheduler, read its workers' states, or attach or detach a worker, use the allocator.
 #![allow(unsafe_code, reason = "takes and gives pointers")]

@@ -1,4 +1,5 @@
-//! Log records of the library, passed to the program.
+//! Log records of the library, passed to a function of the C program. The Rust library writes them with the crate
+//! `log`, which has one logger for the process.
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Mutex, Once, PoisonError};
@@ -21,7 +22,7 @@ pub const WEDJAT_LOG_DEBUG: i32 = 4;
 pub type LogFunction =
     Option<unsafe extern "C" fn(user: *mut c_void, level: i32, text: *const c_char)>;
 
-/// Receiver of the records.
+/// Receiver of the records: the C program's function, and the pointer to pass to it.
 #[derive(Clone, Copy)]
 struct Receiver {
     function: unsafe extern "C" fn(*mut c_void, i32, *const c_char),

@@ -1,4 +1,5 @@
-//! Tasks in C that share a worker's core.
+//! Tasks in C that share a worker's core: each has a stack of its own and runs for a quantum (a slice of time) in
+//! turn. A task yields the core only at yield points, which are calls in its handler.
 
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
@@ -85,7 +86,8 @@ pub unsafe extern "C" fn wedjat_worker_serve(
     })
 }
 
-/// Reads the parameters; null for the defaults. Returns the code of an error with its text.
+/// Converts the parameters to those of the Rust library; null stands for the defaults. Returns the code of an error
+/// with its text.
 ///
 /// # Safety
 /// `sharing` is null, or points to as many bytes as its field `size` says.
@@ -111,7 +113,7 @@ unsafe fn parameters(sharing: *const Sharing) -> Result<worker::Sharing, (i32, S
     Ok(worker::Sharing { quantum, slots: slots as usize, stack, clock })
 }
 
-/// Returns a copy of the core's handle that wedjat_worker_serve() gave the handler.
+/// Returns a copy of the Rust handle of the core, which wedjat_worker_serve() put into the handler's argument `cpu`.
 ///
 /// # Safety
 /// `cpu` comes from the present call of a handler.

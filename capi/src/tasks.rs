@@ -1,5 +1,8 @@
-//! Calls for programs with their own header. They pass tasks and reports as values instead of packets. None
-//! of the calls on a picker allocates, calls the system or waits.
+//! Calls for programs with their own packet format. They pass tasks and reports as values instead of packets. None
+//! of the calls on a picker (one core's part of the scheduler) allocates, calls the system or waits.
+//!
+//! The picker chooses a worker for each task, and holds the task's id while no worker may take it. The program sends
+//! the packets itself, and reports the workers' answers.
 
 use wedjat::embed::{self, TaskDescription};
 use wedjat::limits::BURST;

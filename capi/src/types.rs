@@ -305,6 +305,7 @@ impl Buf for Packet {
         unsafe { std::slice::from_raw_parts_mut(self.data, self.length as usize) }
     }
 
+    // A packet may shrink only: the memory behind it is unknown.
     fn resize(&mut self, len: usize) -> bool {
         let fits = len <= self.length as usize;
         if fits {
@@ -329,8 +330,8 @@ impl Verdict {
     const NONE: Self =
         Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, place: 0 };
 
-    /// Returns its bytes as words, which stay in registers. A verdict assembled field by field in memory
-    /// could be copied to its place only after all these narrow stores: 3 to 5 ns a packet.
+    /// Returns the verdict's bytes as three words, which stay in registers. With the fields in memory, the copy to
+    /// the caller's array would load words from several narrower stores, and would stall for 3 to 5 ns a packet.
     #[inline(always)]
     pub fn words(self) -> [u32; 3] {
         let (worker, reason) = (self.worker.to_ne_bytes(), self.reason.to_ne_bytes());

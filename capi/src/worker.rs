@@ -1,4 +1,7 @@
 //! A worker core in C: attaches to an agent by name, takes tasks, and answers them.
+//!
+//! An agent is the process that gives the tasks of a host to its worker processes. It grants each worker a channel in
+//! shared memory. A task is in hand from its arrival at the program until its answer.
 
 use std::ffi::{CStr, c_char};
 use std::mem::forget;
@@ -88,7 +91,7 @@ pub(crate) fn with_worker(
 }
 
 impl Worker {
-    /// Creates a head that is never freed, with the worker behind it.
+    /// Creates a head, which is never freed, with the worker behind it. Returns the handle for C.
     fn leak(worker: worker::Worker) -> *mut Self {
         Box::into_raw(Box::new(Self {
             magic: AtomicU64::new(LIVE),
@@ -178,7 +181,8 @@ unsafe fn attach(
     worker::Worker::attach(name, &settings).map_err(|error| refuse(error.to_string()))
 }
 
-/// Converts an optional number; -1 for none. The error text names the option.
+/// Converts an option's number; -1 stands for `None`. Fails for a number that does not fit, with a text that names
+/// the option.
 fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, String)> {
     match (found, T::try_from(found)) {
         (-1, _) => Ok(None),

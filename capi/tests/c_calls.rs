@@ -1,5 +1,5 @@
-//! The C interface called from C: a program compiled with the header and linked with the shared library, one
-//! case per test.
+//! Tests of the C interface from C. tests/c/calls.c is compiled with the header and linked with the shared library.
+//! Each test runs the program with the name of a case; the checks are in C.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
@@ -177,11 +177,11 @@ fn own_header_example_serves() {
     let program = built::compile("../examples/own_header.c", folder.path());
     let config = folder.path().join("tasks.toml");
     std::fs::write(&config, own_header::TEXT).unwrap();
-    // This port was free a moment ago.
+    // The system chooses a free port. The socket closes at once, and the program opens the port again.
     let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut server =
         Command::new(&program).arg(&config).arg(address.port().to_string()).spawn().unwrap();
-    // Catches a failure, so that the server ends in any case.
+    // Sends tasks as a client, and answers them as a worker. Catches a failure, so that the server ends in any case.
     let result = std::panic::catch_unwind(|| own_header::tasks_are_done(address));
     let status = server.try_wait().unwrap();
     let _ = server.kill();
@@ -213,7 +213,8 @@ fn symbols_have_versions() {
     let declared = header.split(";\n").filter_map(|text| {
         text.rsplit("\n").find(|line| line.contains('(') && line.contains("wedjat_"))
     });
-    // Leaves out continued lines, type definitions, comments and the inline function.
+    // The last line with a name and a parenthesis, before each semicolon. Leaves out continued lines, type
+    // definitions, comments and the inline function.
     let declared = declared.filter(|line| !line.starts_with("static inline "));
     let names = declared.filter(|line| !line.starts_with([' ', 't', '/'])).filter_map(|line| {
         line.split('(').next()?.rsplit([' ', '*']).next().map(|name| format!("{name}@@WEDJAT_0.1"))

@@ -1,4 +1,5 @@
-//! Workers in C, with this test as their agent: tasks and answers through shared memory, and invalid calls.
+//! Workers in C, with this test as their agent (the process that gives tasks to workers): tasks and answers through
+//! shared memory, and invalid calls. The worker claims a channel of the memory by a number, and the agent grants it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
@@ -19,7 +20,9 @@ struct Agent {
     _folder: tempfile::TempDir,
     /// Holds the agent's lock.
     _region: WorkerRegion,
+    /// The agent's end of the worker's channel.
     channel: Channel,
+    /// Process of the C program.
     worker: Child,
 }
 
@@ -66,7 +69,7 @@ impl Agent {
         std::io::read_to_string(self.worker.stderr.take().unwrap()).unwrap()
     }
 
-    /// Sends tasks to the worker, and wakes it.
+    /// Sends `tasks` tasks with the payloads `task0`, `task1` and so on to the worker, and wakes it.
     fn give(&mut self, tasks: u32) {
         let payloads: Vec<_> = (0..tasks).map(|seq| format!("task{seq}")).collect();
         self.give_all(&payloads.iter().map(String::as_str).collect::<Vec<_>>());
@@ -170,7 +173,8 @@ fn the_example_answers_every_task() {
     }
 }
 
-/// Runs `test` with a worker whose tasks share the core, for each source of time.
+/// Runs `test` with a worker whose tasks share the core, for each source of time. The payload of a task names its
+/// part in tests/c/sharing.c. A task "long" yields until a task "release" has run, and a task "short" ends at once.
 fn with_sharing(test: impl Fn(&mut Agent)) {
     // 0: yield points read the clock. 1: a timer signal ends quanta.
     for timer in ["0", "1"] {
@@ -198,6 +202,7 @@ fn short_tasks_pass_a_long_one_in_c() {
 #[test]
 fn critical_sections_in_c_keep_the_core() {
     with_sharing(|agent| {
+        // The order of answers shows when the task "critical" yields the core.
         agent.give_all(&["critical", "short"]);
         assert_eq!(agent.collect_texts(2), ["short", "critical"]);
         // The end of a handler ends its section: the next task on its stack yields again.

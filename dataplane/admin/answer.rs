@@ -1,4 +1,4 @@
-//! Answers of the thread that watches a node.
+//! Answers of the thread that watches a node, to requests of other threads.
 
 use std::time::Duration;
 

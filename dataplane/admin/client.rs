@@ -1,4 +1,4 @@
-//! gRPC client of a running node's control.
+//! gRPC client of a running node's control, for `wedjat ctl` and `wedjat explain`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -159,7 +159,8 @@ impl Connection {
     }
 
     /// Makes the node explain packets. Calls `each` with every explanation until it returns false. Also ends
-    /// after the requested number of packets, or after `time`.
+    /// after the requested number of packets, or after `time`. A node serves one such client; this one waits shortly
+    /// for the end of an earlier one.
     ///
     /// # Errors
     /// If the node refuses, ends, or does not answer.
@@ -199,13 +200,13 @@ impl Connection {
     }
 }
 
-/// Returns the tap in a reply.
+/// Returns the tap in a reply; an error for a reply without it.
 fn tap(reply: Option<proto::Tap>) -> Result<proto::Tap, ClientError> {
     let none = || tonic::Status::internal("the node's answer lacks the tap");
     reply.ok_or_else(|| none().into())
 }
 
-/// Adds the time limit of a call.
+/// Returns a request with the time limit of a call.
 fn timed<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(CALL_MAX);
@@ -231,7 +232,7 @@ pub async fn channel_at(path: &Path, keep_alive: Option<KeepAlive>) -> Result<Ch
     if !socket.is_socket() || !socket.is_own_or_roots() {
         return Err(format!("{} is {}", path.display(), socket.describe()));
     }
-    // A Unix socket address has room for 107 bytes only, and the path in /proc is short.
+    // A Unix socket address has room for 107 bytes only. The path of an open file in /proc is short.
     let path_in_proc = socket.path();
     let connect = connector(path_in_proc);
     let endpoint = Endpoint::from_static("http://node").connect_timeout(CONNECT_MAX);

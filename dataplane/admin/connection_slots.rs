@@ -33,6 +33,7 @@ impl ConnectionSource {
 /// Slots of one listener, and the connections that hold them.
 #[derive(Debug)]
 pub struct ConnectionSlots {
+    /// Number of slots.
     max_connections: usize,
     /// Maximum number of connections of one source that have not made a request yet.
     max_before_request: usize,
@@ -84,7 +85,7 @@ impl Registry {
         self.sources.get(&source).copied().unwrap_or_default()
     }
 
-    /// Removes a connection, which ends it. A removed number has no effect.
+    /// Removes a connection from the registry, which ends it. Does nothing for a number that was removed already.
     fn remove(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else { return };
         if let Some(count) = self.sources.get_mut(&connection.source) {
@@ -188,6 +189,7 @@ impl Drop for ConnectionSlot {
 #[derive(Clone, Debug)]
 pub struct SlotHandle {
     slots: Arc<ConnectionSlots>,
+    /// Number of the connection.
     number: u64,
 }
 
@@ -276,7 +278,8 @@ mod tests {
 
     // promise: control.1
     #[test]
-    fn place_is_free_after_its_connection() {
+    fn slot_is_free_after_its_connection() {
+        // The only slot serves one connection after another.
         let slots = ConnectionSlots::new(1, 1);
         for last in 0..9 {
             let mut slot = slots.admit(host(last)).unwrap();

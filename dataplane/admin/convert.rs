@@ -1,5 +1,5 @@
-//! Conversion between the messages of the control's gRPC and the node's own types. Values of a client are checked
-//! here and by the parser of changes.
+//! Conversion between the messages of the control's gRPC service and the node's own types. Values of a client are
+//! checked here and by the parser of changes.
 
 use std::net::IpAddr;
 
@@ -71,7 +71,7 @@ pub fn status(error: &RequestError) -> Status {
     }
 }
 
-/// Converts a node's state to a reply.
+/// Converts a node's state to the reply that shows it.
 pub fn show_reply(node: &NodeSnapshot) -> proto::ShowReply {
     let NodeSnapshot { membership, acknowledged, snapshot, ports, tap, .. } = node;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
@@ -130,6 +130,7 @@ pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
 pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapError> {
     let argument = |what: String, allowed: String| TapError::Argument { what, allowed };
     let proto::ExplainRequest { pool, worker, host, port, drops, reason, count } = request;
+    // Checks an optional id against its maximum.
     let id = |what: &str, id: Option<u32>, most: u16| match id.map(u16::try_from) {
         None => Ok(None),
         Some(Ok(id)) if id <= most => Ok(Some(id)),
@@ -198,9 +199,9 @@ pub fn tap_status(error: &TapError) -> Status {
 fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
     let worker = |(place, worker): (usize, &Option<wedjat_desired::control::Worker>)| {
         let worker = (*worker)?;
-        let here = node.workers_here.get(&worker.id);
-        let is_it = |one: &&MemberSnapshot| usize::from(one.member) == place;
-        let member = state.and_then(|state| state.members.iter().find(is_it));
+        let local_worker = node.workers_here.get(&worker.id);
+        let is_at_place = |one: &&MemberSnapshot| usize::from(one.member) == place;
+        let member = state.and_then(|state| state.members.iter().find(is_at_place));
         let server = node.membership.servers.get(usize::from(worker.server)).copied().flatten();
         Some(proto::Worker {
             id: worker.id.into(),
@@ -213,7 +214,7 @@ fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) 
             sent: node.tally.worker(pool.id, worker.id).sent,
             answered: node.tally.worker(pool.id, worker.id).answered,
             unresponsive: node.tally.worker(pool.id, worker.id).is_unresponsive,
-            held: here.map_or(0, |here| here.held),
+            held: local_worker.map_or(0, |local| local.held),
             drained: node.is_drained(&worker),
             leaving: worker.is_leaving,
         })

@@ -1,4 +1,4 @@
-//! CPUs of threads that do not poll.
+//! CPUs of threads that do not poll, such as the control's: they should not interrupt dispatcher cores.
 
 use rustix::thread::CpuSet;
 

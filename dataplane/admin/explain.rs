@@ -1,4 +1,5 @@
-//! Explanations of packets, recorded by cores for a reader: the client that asked for them.
+//! Explanations of packets, recorded by cores for a reader: the client that asked for them. A record has the outcome of
+//! a packet and the core's estimates at that moment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub struct ExplainSpec {
     pub filter: Filter,
     /// Index of a port, or its device's name; `None` for all ports.
     pub port: Option<String>,
-    /// Maximum number of packets: for each core's records, and for the client's stream.
+    /// Maximum number of packets: for each core's records, and for the client's stream; `None` for no limit.
     pub packets: Option<u64>,
 }
 

@@ -1,4 +1,7 @@
 //! Text of an explained packet, with names from the configuration.
+//!
+//! A core records the *fate* of a packet (its outcome), the *moment* of the fate, and its *beliefs*: the core's
+//! estimates of the members of the packet's pool when it decided. Members are workers; at a spine, leaves.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +32,7 @@ pub struct ExplainContext<'a> {
 }
 
 impl ExplainContext<'_> {
-    /// Returns the explanation of a packet.
+    /// Returns the explanation of a packet: its values one by one, and a sentence with them.
     #[must_use]
     pub fn explanation(&self, entry: &ExplainRecord) -> proto::Explanation {
         let record = &entry.record;
@@ -127,7 +130,7 @@ impl ExplainContext<'_> {
         }
     }
 
-    /// Returns the sentence about a packet.
+    /// Returns the sentence about a packet: receiving port, packet, outcome and reason.
     fn sentence(&self, record: &Record, explanation: &proto::Explanation) -> String {
         let mut text = String::new();
         if !explanation.port.is_empty() {
@@ -248,8 +251,10 @@ impl ExplainContext<'_> {
         }
         let policy = &beliefs.policy;
         let (active, idle) = (beliefs.active, beliefs.idle);
+        // The rest is the reason of a worker's choice: policy, basis, and the estimates of the candidates.
         let drawn = beliefs.candidates.iter().filter(|one| one.drawn).count();
         let basis = match beliefs.basis.as_str() {
+            // The idle list that all cores share had the worker, and this core's own was empty.
             _ if record.idle && idle == 0 => {
                 format!("idle by another core's report, of {active} {members}")
             }
@@ -279,7 +284,7 @@ fn estimate_text(one: &proto::Candidate) -> String {
     text
 }
 
-/// A number of tasks; a fraction for a rack.
+/// A number of tasks for a text. It is a fraction for a rack, whose load is an average over its workers.
 struct Tasks(f64);
 
 impl std::fmt::Display for Tasks {

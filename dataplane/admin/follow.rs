@@ -1,5 +1,5 @@
-//! Node that follows a controller: changes from its membership to the desired state, as far as they can be made at
-//! once.
+//! Node that follows a controller: changes from its membership (pools, servers and workers) to the controller's desired
+//! state, as far as they can be made at once.
 
 use std::collections::BTreeSet;
 
@@ -85,6 +85,7 @@ fn keep_unknown(current: &Desired, wanted: &mut Desired, known: &KnownState) {
         wanted.workers.entry(*key).or_insert(*worker);
     }
     for (id, pool) in &current.pools {
+        // A pool stays while it has workers, even one that came from the controller.
         let has_workers = wanted.workers.values().any(|worker| worker.pool == *id);
         if has_workers || !known.pools.contains(id) {
             wanted.pools.entry(*id).or_insert_with(|| pool.clone());
@@ -108,8 +109,8 @@ mod tests {
         Membership::of(&config.unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// One pool with four workers.
-    const ONE: &str = "[[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
+    /// Pool 1 with workers 0 to 3 on one server.
+    const POOL: &str = "[[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
 
     /// Returns the changes of a leaf as text, and true if they are complete.
     fn texts(now: &Membership, wanted: &Membership) -> (Vec<String>, bool) {
@@ -121,9 +122,9 @@ mod tests {
     // promise: controller.2
     #[test]
     fn a_worker_that_changes_its_pool_leaves_first() {
-        let now = membership(ONE);
+        let now = membership(POOL);
         let two = "[[pool]]\nid = 2\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '3'\npool = 2\n";
-        let wanted = membership(&format!("{}{two}", ONE.replace("0-3", "0-2")));
+        let wanted = membership(&format!("{}{two}", POOL.replace("0-3", "0-2")));
         let expected = vec![
             "add-pool id=2 policy=sed(half=0.5) queue=4096 overflow=drop".to_owned(),
             "remove-workers workers=3".to_owned(),
@@ -144,8 +145,8 @@ mod tests {
     // promise: controller.2
     #[test]
     fn agent_removes_only_controller_state() {
-        let now = membership(ONE);
-        let wanted = membership(&ONE.replace("0-3", "0-1"));
+        let now = membership(POOL);
+        let wanted = membership(&POOL.replace("0-3", "0-1"));
         let mut known = KnownState::default();
         let texts = |wanted: &Membership, known: &KnownState| {
             let (changes, is_complete) =
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn drains_become_changes_and_removals_are_awaited() {
-        let now = membership(ONE);
+        let now = membership(POOL);
         let mut wanted = now.clone();
         for worker in wanted.pools[0].as_mut().unwrap().members.iter_mut().flatten().take(2) {
             worker.is_drained = true;
@@ -181,9 +182,9 @@ mod tests {
         let (_, is_complete) = texts(&ending, &now);
         assert!(!is_complete);
         // Nothing exists yet: the changes add the pool, the server and the workers. A later call drains two of them.
-        let nobody =
+        let empty =
             Membership { epoch: 1, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
-        let (changes, is_complete) = texts(&nobody, &wanted);
+        let (changes, is_complete) = texts(&empty, &wanted);
         assert_eq!((changes.len(), is_complete), (3, false));
     }
 }

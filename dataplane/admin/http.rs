@@ -40,7 +40,8 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// Serves accepted connections. A connection ends if the header of a request takes longer than `header_max`.
+/// Serves accepted connections until no more can come. A connection ends if the header of a request takes longer than
+/// `header_max`.
 pub async fn run(
     mut accepted: Connections<tokio::net::TcpStream>,
     handle: Handle,

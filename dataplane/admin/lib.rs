@@ -1,8 +1,9 @@
 //! Administration of a running node: requests by lines, by a signal and over gRPC, reloads of the
 //! configuration, metrics and the status page.
 //!
-//! The thread that watches a node owns its [`Control`](wedjat_desired::control::Control). Other threads send it their
-//! requests through [`Requests`]. None of this runs on a dispatcher core, which receives only commands.
+//! A node is a leaf, spine or agent. The thread that watches it owns its [`Control`](wedjat_desired::control::Control),
+//! which changes the node's pools, servers and workers. Other threads send it their requests through [`Requests`]. None
+//! of this runs on a dispatcher core, which receives only commands.
 #![deny(unsafe_code)]
 
 mod answer;

@@ -41,7 +41,7 @@ fn read(path: &PathBuf, handle: &Handle) {
         match text.parse::<Change>() {
             Ok(change) => {
                 let (done, answered) = mpsc::channel();
-                // The result is logged.
+                // The control logs the result. Here only the end of the change matters.
                 handle.change(vec![change], None, move |_| _ = done.send(()));
                 if answered.recv().is_err() {
                     return; // the node has ended

@@ -1,6 +1,6 @@
-//! Listeners and gRPC servers of a node's control and of a controller: a socket of the user, and TCP with
-//! TLS. The number of connections is bounded, in total and per source ([`connection_slots`](super::connection_slots)).
-//! A connection must send its first bytes in time.
+//! Listeners and gRPC servers of a node's control and of a controller: a Unix socket for processes of the same user,
+//! and TCP with TLS. The number of connections is bounded, in total and per source
+//! ([`connection_slots`](super::connection_slots)). A connection must send its first bytes in time.
 
 use std::future::Future;
 use std::io;
@@ -31,7 +31,8 @@ use super::socket::SocketError;
 
 /// Time limit for the preface and the TLS handshake of a new connection.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
-/// Length of the HTTP/2 connection preface in bytes.
+/// Length of the HTTP/2 connection preface in bytes. A client that sends fewer bytes holds its slot only for
+/// [`BEGIN_MAX`]. Any request of HTTP/1, which the metrics use, is longer.
 const PREFACE: usize = 24;
 /// Interval of attempts after the system refused to accept a connection.
 const RETRY: Duration = Duration::from_millis(100);
@@ -69,7 +70,7 @@ pub enum ServerError {
     Thread(#[from] io::Error),
 }
 
-/// Listens at an address. `key` is its configuration key, for the error.
+/// Listens at an address, without blocking. `key` is its configuration key, for the error.
 pub fn bind(address: SocketAddr, key: &'static str) -> Result<TcpListener, ServerError> {
     let listener = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -95,7 +96,7 @@ pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
         .identity(Identity::from_pem(certificate, key))
         .client_ca_root(Certificate::from_pem(ca))
         .timeout(BEGIN_MAX);
-    // A trial build: errors in the files appear only on use.
+    // A trial build, because errors in the files appear only on use.
     tonic::transport::Server::builder().tls_config(tls.clone()).map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         let reason = source.unwrap_or_else(|| error.to_string());
@@ -132,6 +133,7 @@ impl Listener for tokio::net::UnixListener {
     }
 }
 
+/// Accepts all peers. A server with TLS checks their certificates later.
 impl Listener for tokio::net::TcpListener {
     type Stream = tokio::net::TcpStream;
 
@@ -204,6 +206,7 @@ pub fn accept<L: Listener>(
 /// Connection with a slot. It must begin in time, and it ends when it loses its slot.
 pub struct Client<S> {
     stream: S,
+    /// Permission to stay open.
     slot: ConnectionSlot,
     /// Time limit until [`PREFACE`] bytes have arrived; `None` after that.
     begin_timeout: Option<Pin<Box<Sleep>>>,
@@ -240,6 +243,7 @@ impl<S> Connected for Client<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Client<S> {
+    /// Reads bytes. Fails if the connection has lost its slot, or has not begun in time.
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -264,6 +268,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Client<S> {
     }
 }
 
+/// Writes go to the stream unchanged.
 impl<S: AsyncWrite + Unpin> AsyncWrite for Client<S> {
     fn poll_write(
         self: Pin<&mut Self>,
@@ -294,7 +299,7 @@ impl<S> Layer<S> for Calls {
     }
 }
 
-/// Service of [`Calls`].
+/// Service of [`Calls`]: holds a call of the connection's slot while a request is open.
 #[derive(Clone, Debug)]
 pub struct CallCounter<S>(S);
 
@@ -314,11 +319,12 @@ where
         self.0.poll_ready(context)
     }
 
+    /// Forwards the request, and holds a call of the connection's slot until the answer's body ends.
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let call = request.extensions().get::<SlotHandle>().map(SlotHandle::call);
         let answer = self.0.call(request);
         Box::pin(async move {
-            // The call lasts until its body ends.
+            // The call lasts until the answer's body is dropped, because a closure of the body owns it.
             let counted = |body: B| {
                 Body::new(body.map_frame(move |frame| {
                     let _call = &call;

@@ -1,5 +1,5 @@
 //! A node's metrics in the formats of Prometheus: counters and gauges of the metrics table, drop reasons,
-//! histograms, pools, workers and ports.
+//! histograms, pools, workers, peers, ports and batch jobs. The metrics listener serves them at /metrics.
 
 use std::fmt::{Display, Write as _};
 
@@ -55,7 +55,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// Returns the name under which it is documented: that of its samples, or of a histogram.
+    /// Returns the name under which it is documented: that of its samples; of a histogram the part that these share.
     #[must_use]
     pub fn sample(&self) -> String {
         match self.kind {
@@ -83,12 +83,12 @@ impl Family {
             Some(name) => (name, "seconds"),
             None => (name, unit),
         };
-        let (unit_behind, unit) = match name.split('_').any(|word| word == unit) {
+        let (unit_suffix, unit) = match name.split('_').any(|word| word == unit) {
             true if name.ends_with(unit) => (String::new(), unit),
             true => (String::new(), ""), // OpenMetrics requires the unit at the end
             false => (format!("_{unit}"), unit),
         };
-        Self { name: format!("wedjat_{name}{unit_behind}"), kind, unit, labels: CORE, help }
+        Self { name: format!("wedjat_{name}{unit_suffix}"), kind, unit, labels: CORE, help }
     }
 }
 
@@ -348,7 +348,7 @@ fn core_metrics() -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(move |metric| !is_reason(metric.name))
 }
 
-/// Returns all metrics in the order of the output.
+/// Returns all metrics in the order of the output. The table of metrics in the documentation is compared with it.
 #[must_use]
 pub fn families() -> Vec<Family> {
     let core_rows = [DROPPED, PAUSES].into_iter().chain(CORE_HISTOGRAMS.map(|(row, _)| row));
@@ -401,9 +401,9 @@ fn cores(text: &mut Text, node: &NodeSnapshot) {
     for metric in core_metrics() {
         let family = Family::of_core(metric);
         text.head(&family);
-        for (core, at) in cores.iter().zip(0..) {
+        for (core, index) in cores.iter().zip(0..) {
             let value = core.counters.get(metric.name).copied().unwrap_or_default();
-            let label = [("core", &at as &dyn Display)];
+            let label = [("core", &index as &dyn Display)];
             match metric.unit {
                 "ticks" => text.sample(&family, &label, &(value as f64 / hz)),
                 _ => text.sample(&family, &label, &value),
@@ -412,36 +412,36 @@ fn cores(text: &mut Text, node: &NodeSnapshot) {
     }
     let dropped = family(&DROPPED);
     text.head(&dropped);
-    for (core, at) in cores.iter().zip(0_usize..) {
+    for (core, index) in cores.iter().zip(0_usize..) {
         for reason in DropReason::ALL {
             let value = core.drops.get(reason.name()).copied().unwrap_or_default();
-            text.sample(&dropped, &[("core", &at), ("reason", &reason.name())], &value);
+            text.sample(&dropped, &[("core", &index), ("reason", &reason.name())], &value);
         }
     }
     let pauses = family(&PAUSES);
     text.head(&pauses);
-    for (core, at) in cores.iter().zip(0_usize..) {
-        text.sample(&pauses, &[("core", &at)], &core.pauses);
+    for (core, index) in cores.iter().zip(0_usize..) {
+        text.sample(&pauses, &[("core", &index)], &core.pauses);
     }
     for (row, histogram) in CORE_HISTOGRAMS {
         let family = family(&row);
         text.head(&family);
-        for (core, at) in cores.iter().zip(0_usize..) {
-            text.histogram(&family, ("core", &at), histogram(core));
+        for (core, index) in cores.iter().zip(0_usize..) {
+            text.histogram(&family, ("core", &index), histogram(core));
         }
     }
 }
 
 /// Writes the samples of all pools. The number of the row selects the value.
 fn pools(text: &mut Text, node: &NodeSnapshot) {
-    for (row, at) in POOL_ROWS.iter().zip(0..) {
+    for (row, row_index) in POOL_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
         for pool in &node.snapshot.pools {
             let members = node.membership.pool(pool.id);
             let members = members.into_iter().flat_map(|(_, pool)| pool.members.iter().flatten());
             let label = ("pool", &pool.id as &dyn Display);
-            match at {
+            match row_index {
                 0 => text.sample(&family, &[label, ("policy", &pool.policy)], &1),
                 1 => text.sample(&family, &[label], &members.count()),
                 2 => {
@@ -466,7 +466,7 @@ fn pools(text: &mut Text, node: &NodeSnapshot) {
 fn workers(text: &mut Text, node: &NodeSnapshot) {
     let known = node.membership.workers().map(|(_, worker)| (worker.id, worker.is_active()));
     let active: std::collections::BTreeMap<_, _> = known.collect();
-    for (row, at) in WORKER_ROWS.iter().zip(0..) {
+    for (row, row_index) in WORKER_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
         for pool in &node.snapshot.pools {
@@ -476,7 +476,7 @@ fn workers(text: &mut Text, node: &NodeSnapshot) {
                     ("worker", &one.worker),
                     ("server", &one.server),
                 ];
-                match at {
+                match row_index {
                     0 => {
                         let [pool, worker, server] = labels;
                         let presence = ("presence", &one.presence.name() as &dyn Display);
@@ -504,16 +504,16 @@ fn workers(text: &mut Text, node: &NodeSnapshot) {
 /// Writes the samples of an agent's peers. The number of the row selects the value.
 fn peers(text: &mut Text, node: &NodeSnapshot) {
     let peers = node.snapshot.peers.as_ref();
-    for (row, at) in PEER_ROWS.iter().zip(0..) {
+    for (row, row_index) in PEER_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
-        if at == 4 {
+        if row_index == 4 {
             let loss = peers.and_then(|peers| peers.value_loss);
             loss.iter().for_each(|loss| text.sample(&family, &[], loss));
             continue;
         }
         for node in peers.iter().flat_map(|peers| &peers.nodes) {
-            let value = match at {
+            let value = match row_index {
                 0 => Some(f64::from(u8::from(node.live))),
                 1 => Some(f64::from(node.load_us) / 1e6),
                 2 => node.migration.map(f64::from),
@@ -527,11 +527,11 @@ fn peers(text: &mut Text, node: &NodeSnapshot) {
 
 /// Writes the samples of all ports. The number of the row selects the value.
 fn ports(text: &mut Text, node: &NodeSnapshot) {
-    for (row, at) in PORT_ROWS.iter().zip(0..) {
+    for (row, row_index) in PORT_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
         for (port, index) in node.ports.iter().zip(0_usize..) {
-            let value = match at {
+            let value = match row_index {
                 0 => port.rx_missed,
                 1 => port.rx_no_mbuf,
                 2 => port.rx_errors,
@@ -568,12 +568,12 @@ fn ports(text: &mut Text, node: &NodeSnapshot) {
 
 /// Writes the samples of batch jobs. The number of the row selects the value.
 fn batches(text: &mut Text, jobs: &[Note]) {
-    for (row, at) in BATCH_ROWS.iter().zip(0..) {
+    for (row, row_index) in BATCH_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
         for note in jobs {
             let figures = &note.figures;
-            let value: &dyn Display = match at {
+            let value: &dyn Display = match row_index {
                 0 => &figures.share,
                 1 => &figures.allowed,
                 2 => &figures.elapsed_seconds,
@@ -629,11 +629,11 @@ impl Text {
         self.line(&format!("{}_count", family.name), &[label], &histogram.count);
     }
 
-    /// Writes a line: a name, labels and a value.
+    /// Writes a line: a name, labels and a value. Label values are escaped as the formats require.
     fn line(&mut self, name: &str, labels: &[(&str, &dyn Display)], value: &dyn Display) {
         self.out.push_str(name);
-        for (at, (name, value)) in labels.iter().enumerate() {
-            let open = if at == 0 { '{' } else { ',' };
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let open = if index == 0 { '{' } else { ',' };
             let value = value.to_string().replace('\\', "\\\\").replace('"', "\\\"");
             let value = value.replace('\n', "\\n");
             let _ = write!(self.out, "{open}{name}=\"{value}\"");

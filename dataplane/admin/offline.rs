@@ -1,4 +1,9 @@
-//! A node without devices that explains the packets of a capture: their outcome, and the reason.
+//! A node without devices that explains the packets of a capture: their outcome, and the reason (`wedjat explain
+//! --file`).
+//!
+//! The node has its configured roles and policies, and ports in memory. The packets of the capture arrive there at
+//! their own times. Neighbours answer ARP with their MAC addresses in the capture, or with invented ones.
+//! [`Offline::notes`] lists further assumptions.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,7 +40,7 @@ use crate::pcap::{self, CaptureError, CapturedPacket};
 
 /// Ticks per second: nanoseconds.
 const TICKS_HZ: u64 = 1_000_000_000;
-/// Time of the first packet: the node has been running for a while.
+/// Time of the first packet in ticks: the node has been running for a while.
 const BEGIN: u64 = 10 * TICKS_HZ;
 /// Polls before the first packet, in which the node resolves its servers' MAC addresses.
 const POLLS: u64 = 64;
@@ -44,7 +49,7 @@ const POLLS: u64 = 64;
 const STEPS: u64 = 200;
 /// Packets per port and direction.
 const DEPTH: usize = 512;
-/// Number of buffers.
+/// Number of packet buffers.
 const FRAMES: usize = 4096;
 /// Bytes of a buffer: the maximum packet size.
 const FRAME_BYTES: usize = 16_384;
@@ -92,8 +97,8 @@ impl OfflineConfig {
         }
     }
 
-    /// Returns the servers on a port's network. Their replies are addressed to any IP address, but to the port's MAC
-    /// address.
+    /// Returns the servers on a port's network. Their replies may have any destination IP address (the client's), and
+    /// have the port's MAC address.
     fn servers_behind(&self, port: &PortConfig) -> Vec<IpAddr> {
         let servers = match self {
             Self::Leaf(config) => &config.servers[..],
@@ -107,7 +112,9 @@ impl OfflineConfig {
 /// A capture, and the configuration of the node that received its packets.
 #[derive(Debug)]
 pub struct Offline {
+    /// Configuration of the node.
     source: OfflineConfig,
+    /// Packets of the capture, in its order.
     packets: Vec<CapturedPacket>,
     /// MAC addresses of the node's ports.
     macs: Vec<Mac>,
@@ -120,8 +127,8 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Creates a leaf or spine with this configuration, and reads a capture received by one of its ports
-    /// (index or device), if given.
+    /// Prepares a leaf or spine with this configuration, and reads a capture. `port` names the port (index or device)
+    /// that received all its packets, if given.
     ///
     /// # Errors
     /// If the capture cannot be read, or the port does not exist.
@@ -134,7 +141,7 @@ impl Offline {
         Self::of(OfflineConfig::Leaf(Box::new(config)), capture, port)
     }
 
-    /// Creates an agent. All its workers are attached, and complete a task when the capture has its reply.
+    /// Prepares an agent. All its workers are attached, and complete a task when the capture has its reply.
     ///
     /// # Errors
     /// Same as for [`Offline::new`]. Also if the agent has peers, because its tasks' outcomes depend on them.
@@ -218,11 +225,12 @@ impl Offline {
             let port = &self.source.node().ports[index];
             let (ip, device) = (port.ip, port.device.clone());
             let found = port.mac.or_else(|| {
-                let sent_to_node = |one: &CapturedPacket| sent_to(&one.bytes, ip);
-                let by_server =
-                    |one: &CapturedPacket| sent_by(&one.bytes, &self.source.servers_behind(port));
+                let by_address = |one: &CapturedPacket| mac_of_host(&one.bytes, ip);
+                let by_server = |one: &CapturedPacket| {
+                    port_mac_from(&one.bytes, &self.source.servers_behind(port))
+                };
                 let packets = &self.packets;
-                packets.iter().find_map(sent_to_node).or_else(|| packets.iter().find_map(by_server))
+                packets.iter().find_map(by_address).or_else(|| packets.iter().find_map(by_server))
             });
             let is_configured = port.mac.is_some();
             let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, index as u8 + 1]));
@@ -297,6 +305,7 @@ impl Offline {
         let mut remaining = count;
         for packet in &self.packets {
             let since = packet.time.saturating_sub(first);
+            // A time beyond the range of ticks must not overflow in later sums.
             let time = BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
             match self.port_of(&packet.bytes) {
                 Some(port) => {
@@ -340,6 +349,7 @@ impl Offline {
             OfflineConfig::Leaf(config) => self.leaf(config)?,
             OfflineConfig::Agent(config) => self.agent(config)?,
         };
+        // One poll each millisecond before the first packet.
         (0..POLLS).for_each(|poll| node.poll(BEGIN - (POLLS - poll) * TICKS_HZ / 1000));
         Ok(node)
     }
@@ -371,7 +381,8 @@ impl Offline {
         let membership = agent_assembly::membership(config);
         let (frames, near, far) = ports(config.ports.len());
         let (workers, region) = OfflineWorkers::new(&config.host)?;
-        let parts = agent_assembly::parts(config, &table, |at| region.channel(at).into(), frames);
+        let parts =
+            agent_assembly::parts(config, &table, |index| region.channel(index).into(), frames);
         let ports = near.into_iter().zip(config.addresses(self.macs.iter().copied())).collect();
         let signer = signer(&membership, None).map(Arc::new);
         let tap = TapCommands::default();
@@ -431,7 +442,7 @@ impl Node {
     /// Advances the time to `until`.
     fn advance_to(&mut self, until: u64) {
         let gap = until.saturating_sub(self.now);
-        let step = (gap / STEPS).max(TICKS_HZ / 10_000);
+        let step = (gap / STEPS).max(TICKS_HZ / 10_000); // at least 100 us
         while self.now + step < until {
             self.poll(self.now + step);
         }
@@ -469,11 +480,13 @@ fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
     }
     let mac = |host, low: u32| {
         let [a, b, c, d] = low.to_be_bytes();
+        // Bit 1 of the first byte marks a locally administered address.
         hosts.get(&host).copied().unwrap_or(Mac([2, 0xfe, a, b, c, d]))
     };
     match ether::ether_type(frame) {
         ether::ARP => {
             let question = arp::Packet::parse(frame).ok()?;
+            // A host that asks for its own address announces itself.
             if question.operation != Operation::Request || question.sender == question.target {
                 return None;
             }
@@ -484,6 +497,7 @@ fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
         }
         ether::IPV6 => {
             let question = ndp::Packet::parse(frame).ok()?;
+            // A question without a source address checks that no other host has the address (RFC 4862).
             if question.operation != ndp::Operation::Solicitation || question.src == 0 {
                 return None;
             }
@@ -497,7 +511,7 @@ fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the source address of a frame with its MAC address.
+/// Returns the source address of an ARP, IPv4 or IPv6 frame, with its MAC address.
 fn sender(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     if frame.len() >= ether::LEN && ether::ether_type(frame) == ether::ARP {
         let arp = arp::Packet::parse(frame).ok()?;
@@ -523,8 +537,8 @@ fn addresses(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Returns the MAC address of the host with this address, if the frame is to or from it.
-fn sent_to(frame: &[u8], ip: IpAddr) -> Option<Mac> {
+/// Returns the MAC address of the host with the address `ip`, if the frame is to or from it.
+fn mac_of_host(frame: &[u8], ip: IpAddr) -> Option<Mac> {
     let (from, mac) = sender(frame)?;
     let dst = ether::dst(frame);
     match addresses(frame) {
@@ -533,14 +547,16 @@ fn sent_to(frame: &[u8], ip: IpAddr) -> Option<Mac> {
     }
 }
 
-/// Returns the destination MAC address of a frame from one of these hosts.
-fn sent_by(frame: &[u8], hosts: &[IpAddr]) -> Option<Mac> {
+/// Returns the destination MAC address of a frame from one of these hosts, which are servers: it is that of the node's
+/// port.
+fn port_mac_from(frame: &[u8], hosts: &[IpAddr]) -> Option<Mac> {
     let (from, _) = sender(frame)?;
     let dst = ether::dst(frame);
     (hosts.contains(&from) && !dst.is_group()).then_some(dst)
 }
 
-/// Makes the UDP checksum valid: none over IPv4, recomputed over IPv6.
+/// Makes the UDP checksum valid: none over IPv4, recomputed over IPv6. The node then accepts packets that the capture
+/// cut, and those of a port that trusts checksums.
 fn forget_checksum(frame: &mut [u8]) {
     if frame.len() >= ether::LEN && ether::ether_type(frame) == ether::IPV6 {
         return udp::renew_checksum_v6(frame);
@@ -548,6 +564,8 @@ fn forget_checksum(frame: &mut [u8]) {
     if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
         return;
     }
+    // The low half of the first byte of an IPv4 header is its length in words of 4 bytes. Byte 9 is the protocol. In a
+    // UDP header, bytes 6 and 7 are the checksum; 0 means none.
     let udp_header = ether::LEN + usize::from(frame[ether::LEN] & 0xF) * 4;
     if frame[ether::LEN + 9] == ipv4::UDP
         && let Some(checksum) = frame.get_mut(udp_header + 6..udp_header + 8)

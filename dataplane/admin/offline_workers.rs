@@ -12,11 +12,13 @@ use wedjat_core::wire::task::{Code, Extension, Header, NO_MEMBER};
 use wedjat_core::wire::udp;
 use wedjat_desired::config::HostConfig;
 
-/// A completed task, as its worker knows it: pool, sender and number.
+/// A completed task, by the values that its worker and its reply have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndedTask {
     pool: u16,
+    /// Application id from the extended header; 0 without one.
     app: u32,
+    /// Sequence number of the task in its application.
     seq: u32,
 }
 
@@ -49,6 +51,7 @@ pub(super) struct OfflineWorkers {
 /// Worker of an agent without devices.
 #[derive(Debug)]
 struct OfflineWorker {
+    /// The worker's end of its channel in the region.
     end: WorkerEnd,
     /// Task taken and not completed.
     current: Option<TakenTask>,
@@ -70,7 +73,7 @@ impl OfflineWorkers {
         Ok((Self { workers, completions: BTreeMap::new() }, region))
     }
 
-    /// Completes a task at the worker that has it or gets it.
+    /// Notes that a task has ended. `work` completes it at the worker that has it or gets it.
     pub(super) fn end(&mut self, task: EndedTask) {
         *self.completions.entry(task).or_default() += 1;
     }
@@ -104,7 +107,7 @@ impl OfflineWorker {
             if *count == 0 {
                 completions.remove(&task);
             }
-            // An empty answer after no time.
+            // The answer is empty, and its service time is 0.
             let _ = self.end.answer(taken, |_, _| 0, || 0);
         }
     }

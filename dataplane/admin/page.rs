@@ -1,4 +1,5 @@
-//! Files of the status page. The page also explains each drop reason, from the table in [`wedjat_core::reason`].
+//! Files of the status page, which the metrics listener serves. The page also explains each drop reason, from the table
+//! in [`wedjat_core::reason`].
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -41,10 +42,10 @@ fn entry(reason: DropReason) -> String {
 /// Converts a text of the table to HTML: escapes it, and turns words in backticks into code.
 fn html(text: &str) -> String {
     let mut html = String::new();
-    for (at, part) in text.split('`').enumerate() {
+    for (index, part) in text.split('`').enumerate() {
         let part = part.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         // Every second part stood between backticks.
-        let _ = match at % 2 {
+        let _ = match index % 2 {
             0 => write!(html, "{part}"),
             _ => write!(html, "<code>{part}</code>"),
         };

@@ -1,4 +1,5 @@
-//! Packet captures: a port that records its packets, and whole files of frames for tests and traces.
+//! Packet captures: files for a node's tap, a port that records its packets, and whole files of frames for tests and
+//! traces.
 //!
 //! Files are pcap with nanosecond time stamps and link type Ethernet. Tcpdump, Wireshark and DPDK's pcap
 //! driver read them.
@@ -93,7 +94,7 @@ impl Capture {
         Ok(Self { path: path.to_owned(), writer })
     }
 
-    /// Writes the first bytes of a packet of `len` bytes. `time` counts from the Unix epoch.
+    /// Writes the first bytes of a packet of `len` bytes on the wire. `time` counts from the Unix epoch.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -196,6 +197,7 @@ impl<P: Port, C: FnMut() -> Duration> Tap<P, C> {
 impl<P: Port, C: FnMut() -> Duration> Port for Tap<P, C> {
     type Buf = P::Buf;
 
+    /// Receives packets and records them, all with the time of this call.
     fn rx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
         let received = self.port.rx_burst(burst);
         if received > 0 {
@@ -208,6 +210,7 @@ impl<P: Port, C: FnMut() -> Duration> Port for Tap<P, C> {
         received
     }
 
+    /// Sends packets and records those that the port accepts. Copies the bytes first, because sent packets are gone.
     fn tx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
         self.pending.clear();
         self.lengths.clear();
@@ -325,7 +328,7 @@ mod tests {
         let frames = [vec![1; 60], vec![2; 1514]];
         write_frames(&path, &frames).unwrap();
         let mut file = std::fs::read(&path).unwrap();
-        // Reads the file with this snap length in its header. The writer's byte order is big-endian.
+        // Reads the file with this snap length in its header, at bytes 16 to 19. The writer's byte order is big-endian.
         let limited = |file: &mut Vec<u8>, snaplen: u32| {
             file[16..20].copy_from_slice(&snaplen.to_be_bytes());
             std::fs::write(&path, &*file).unwrap();

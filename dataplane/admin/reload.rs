@@ -1,8 +1,8 @@
 //! Reloads of the configuration file of a running node: computes the changes, or names the keys that cannot
 //! change.
 //!
-//! `started` is the configuration with which the node started. The current membership may differ from it, because
-//! operators can change a running node.
+//! `started` is the configuration with which the node started. The current membership (pools, servers and workers) may
+//! differ from it, because operators can change a running node.
 
 use std::sync::Arc;
 
@@ -57,14 +57,14 @@ pub fn leaf(
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
     let settings = settings(&started.settings, &wanted.settings);
-    let of_agent = match (&wanted.agent, of_agent) {
+    let agent_plan = match (&wanted.agent, of_agent) {
         (Some(wanted), Some(now)) => pools_of_agent(wanted, now),
         _ => Plan::default(),
     };
-    let of_leaf = members(now, &Membership::of(wanted), started.role == Role::Spine);
+    let leaf_plan = members(now, &Membership::of(wanted), started.role == Role::Spine);
     // The leaf's changes also remove the agent's workers, so they precede the removal of its pools.
-    let changes = [of_leaf.changes, of_agent.changes].concat();
-    let obstacles = [settings, of_agent.obstacles, of_leaf.obstacles].concat();
+    let changes = [leaf_plan.changes, agent_plan.changes].concat();
+    let obstacles = [settings, agent_plan.obstacles, leaf_plan.obstacles].concat();
     Plan { changes, obstacles }.complete()
 }
 
@@ -84,12 +84,13 @@ pub fn agent(
     Plan { changes, obstacles: [settings, obstacles].concat() }.complete()
 }
 
-/// Returns the settings that differ. All of them are fixed at the start.
+/// Returns an obstacle for each setting that differs. All of them are fixed at the start.
 fn settings(started: &Settings, wanted: &Settings) -> Vec<Obstacle> {
     started.differences(wanted).into_iter().map(Obstacle::Fixed).collect()
 }
 
-/// Computes the changes from one membership to another. A file says nothing of drains.
+/// Computes the changes from one membership to another. Workers stay drained or active, because a file does not say
+/// which ones are drained.
 fn members(now: &Membership, wanted: &Membership, is_spine: bool) -> Plan {
     let mut wanted = wanted.desired(is_spine);
     wanted.keep_drains(&now.desired(is_spine));
@@ -101,8 +102,10 @@ fn members(now: &Membership, wanted: &Membership, is_spine: bool) -> Plan {
 fn pools_of_agent(wanted: &HostConfig, now: &Membership) -> Plan {
     let wanted = Membership::of_host(wanted).desired(false);
     let mut next = now.desired(false);
-    let has_workers =
-        |id: &u16| now.workers().any(|(at, _)| now.pool(*id).is_some_and(|(pool, _)| pool == at));
+    // `workers` gives the index of each worker's pool, and `pool` the index of the pool with this id.
+    let has_workers = |id: &u16| {
+        now.workers().any(|(owner, _)| now.pool(*id).is_some_and(|(pool, _)| pool == owner))
+    };
     next.pools.retain(|id, _| has_workers(id));
     next.pools.extend(wanted.pools);
     let Plan { mut changes, obstacles } = Plan::new(now, &next, false);
@@ -129,7 +132,7 @@ mod tests {
         config.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Returns the changes from the file above to another file.
+    /// Returns the changes from the file [`LEAF`] to another file.
     fn changes(text: &str) -> Result<Vec<String>, String> {
         let (started, wanted) = (parse(LEAF), parse(text));
         let now = Membership::of(&started);

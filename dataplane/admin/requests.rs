@@ -1,5 +1,6 @@
-//! Requests of other threads to a node's control. A change is answered after all cores have taken it, or with an error
-//! after a time limit.
+//! Requests of other threads to a node's control. The thread that watches the node owns [`Requests`] and serves them.
+//! gRPC calls, files of changes, signals and the connection to a controller send them through a [`Handle`]. A change is
+//! answered after all cores have taken it, or with an error after a time limit.
 //!
 //! A node's version is the epoch of its membership: a number that grows with each change. A *place* is the index of a
 //! member in its pool.
@@ -90,16 +91,20 @@ impl NodeSnapshot {
     /// Returns true if the worker gets no new tasks until it is undrained. A worker of the agent on the node's own core
     /// counts as drained once that agent has taken the change.
     pub(super) fn is_drained(&self, worker: &wedjat_desired::control::Worker) -> bool {
-        let here = self.workers_here.get(&worker.id);
-        worker.is_drained && here.is_none_or(|here| here.is_drained)
+        let local_worker = self.workers_here.get(&worker.id);
+        worker.is_drained && local_worker.is_none_or(|local| local.is_drained)
     }
 }
 
 /// Request to the thread that watches the node.
 enum Request {
+    /// Snapshot of the node.
     Look(Answer<NodeSnapshot>),
+    /// Ids of silent spines.
     SilentSpines(Answer<Vec<u16>>),
+    /// Controller for later snapshots.
     NoteController(ControllerLink),
+    /// Changes, all or none. `since` is the time of the request.
     Change {
         changes: Vec<Change>,
         if_version: Option<u64>,
@@ -110,6 +115,7 @@ enum Request {
     Reload(Reload),
     /// Reload whose file was read.
     Apply(Comparison, Reload),
+    /// Changes toward a controller's desired state.
     Follow {
         wanted: Box<Desired>,
         follows: FollowerKind,
@@ -273,8 +279,9 @@ struct PendingRequest {
     answer: Answer<Result<u64, RequestError>>,
 }
 
-/// A node's control and the requests to it.
+/// A node's control and the requests to it. `C` is the kind of node, with the command queues to its cores.
 pub struct Requests<C: Cores> {
+    /// Pools, servers and workers of the node.
     control: Control<C>,
     /// State of the node.
     table: Arc<Table>,
@@ -290,10 +297,13 @@ pub struct Requests<C: Cores> {
     read_job: Option<ReadJob>,
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
+    /// Captures and explanations of packets.
     taps: Taps,
     /// State of an agent on a leaf's core.
     agent_table: Option<Arc<Table>>,
+    /// Connection to the controller that the node follows.
     controller: Option<ControllerLink>,
+    /// Tasks sent to and answered by workers.
     tally: Tally,
     /// Time of the last count.
     last_count: Instant,
@@ -361,7 +371,7 @@ impl<C: Cores> Requests<C> {
         &self.control
     }
 
-    /// Serves requests for this time. Reads `ports` on request only.
+    /// Serves requests for this time. `ports` reads the counters of the devices; it is called for snapshots only.
     pub fn serve_for(&mut self, time: Duration, ports: &dyn Fn() -> Vec<PortStats>) {
         let end = Instant::now() + time;
         loop {
@@ -556,7 +566,7 @@ impl<C: Cores> Requests<C> {
     }
 
     /// Takes the reader's result and starts the next read. A read that takes too long is abandoned: its
-    /// reload is refused, and so are later ones until its thread ends.
+    /// reload is refused, and so are later ones until its thread ends. At most one such thread can thus hang.
     fn read(&mut self) {
         if let Some(mut job) = self.read_job.take() {
             match job.result.try_recv() {

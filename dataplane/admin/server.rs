@@ -20,9 +20,10 @@ use super::requests::Handle;
 use super::service::Service;
 use super::socket::{OwnersSocket, socket_path};
 
-/// File descriptor set for the reflection service.
+/// File descriptor set of the .proto file, for the gRPC reflection service.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
-/// Maximum number of connections of one listener, and of one source's connections without a request.
+/// Maximum number of connections of one listener, and of one source's connections that have not made a request yet.
+/// [`ConnectionSlots`] enforces both.
 const SLOTS: (usize, usize) = (64, 16);
 /// Limits of the gRPC servers.
 const LIMITS: GrpcLimits =
@@ -37,6 +38,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// Thread of the control, with its addresses.
 #[derive(Debug)]
 pub struct Server {
+    /// Ends the thread when set to true.
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
     /// Address of the control over TCP.
@@ -129,6 +131,7 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
         // The header of a request may take as long as the interval of the probes.
         http::run(accepted, handle.clone(), ALIVE.0).await;
     };
+    // Ends listeners that still have open calls.
     let mut ended = stopped.clone();
     let stop = async {
         let _ = ended.wait_for(|stop| *stop).await;
@@ -138,7 +141,7 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
     tokio::select! { _ = all => {}, () = stop => {} }
 }
 
-/// Adds the control's services.
+/// Adds the control's services to a gRPC server: the control itself, and reflection.
 fn services(
     mut server: GrpcServer,
     handle: &Handle,

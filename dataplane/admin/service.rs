@@ -1,4 +1,4 @@
-//! gRPC calls of the control.
+//! gRPC calls of the control: the methods of proto/wedjat/v1/control.proto.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use super::generated as proto;
 use super::generated::control_server::Control;
 use super::requests::{Handle, NodeSnapshot};
 
-/// Interval of reading the cores' records.
+/// Interval at which a stream of explanations reads the cores' records.
 const READ: Duration = Duration::from_millis(2);
-/// Interval of refreshing the names used in explanations.
+/// Interval of refreshing the names (pools, servers and workers) used in explanations.
 const NAMES: Duration = Duration::from_secs(1);
 /// Maximum number of explanations that wait for a slow client.
 const EXPLAINED: usize = 256;
@@ -77,7 +77,7 @@ async fn stream_explanations(
     }
 }
 
-/// Returns the status of a call whose answer was dropped, as at the node's end.
+/// Returns the status of a call whose answer was dropped: the node has ended.
 fn ended<E>(_: E) -> Status {
     Status::unavailable("the node is stopping and accepts no changes")
 }
@@ -91,6 +91,7 @@ pub async fn look(handle: &Handle) -> Result<NodeSnapshot, Status> {
 
 #[tonic::async_trait]
 impl Control for Service {
+    /// Returns the node's pools, servers, cores and ports.
     async fn show(
         &self,
         _: Request<proto::ShowRequest>,
@@ -98,6 +99,7 @@ impl Control for Service {
         Ok(Response::new(show_reply(&look(&self.handle).await?)))
     }
 
+    /// Makes all of the changes or none. Returns the version that contains them, once all cores use it.
     async fn change(
         &self,
         request: Request<proto::ChangeRequest>,
@@ -110,6 +112,7 @@ impl Control for Service {
         Ok(Response::new(proto::ChangeReply { version }))
     }
 
+    /// Makes the node read its configuration file again, and returns the changes. A dry run only computes them.
     async fn reload(
         &self,
         request: Request<proto::ReloadRequest>,
@@ -121,6 +124,7 @@ impl Control for Service {
         Ok(Response::new(proto::ReloadReply { version: reloaded.version, changes }))
     }
 
+    /// Sets the level of this process's log, unless the request has none, and returns the level.
     async fn log(
         &self,
         request: Request<proto::LogRequest>,
@@ -140,6 +144,7 @@ impl Control for Service {
         Ok(Response::new(proto::LogReply { level }))
     }
 
+    /// Starts to record packets into a file.
     async fn start_tap(
         &self,
         request: Request<proto::StartTapRequest>,
@@ -150,6 +155,7 @@ impl Control for Service {
         Ok(Response::new(proto::StartTapReply { tap: Some(tap_message(&tap)) }))
     }
 
+    /// Ends the recording, and returns the numbers of recorded and lost packets.
     async fn stop_tap(
         &self,
         _: Request<proto::StopTapRequest>,
@@ -160,8 +166,10 @@ impl Control for Service {
         Ok(Response::new(proto::StopTapReply { tap: Some(tap_message(&tap)) }))
     }
 
+    /// Explanations, as a stream to the client.
     type ExplainStream = ReceiverStream<Result<proto::Explanation, Status>>;
 
+    /// Starts to explain packets, and returns the stream of explanations.
     async fn explain(
         &self,
         request: Request<proto::ExplainRequest>,

@@ -1,4 +1,4 @@
-//! Socket beside a node's state file, over which its user changes and watches the node.
+//! Socket beside a node's state file, over which its user changes and watches the node (`wedjat ctl`).
 
 use std::io;
 use std::os::unix::net::UnixListener;

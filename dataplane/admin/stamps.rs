@@ -1,4 +1,5 @@
-//! Conversion of a node's ticks to wall-clock time.
+//! Conversion of a node's ticks to wall-clock time, for captures and explanations of packets. A tick is a count of the
+//! cores' clock, such as the TSC.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +27,7 @@ impl Stamps {
 
     /// Returns the time of a tick, since the Unix epoch. Ticks before the reference are valid, too.
     pub fn time_of(&self, ticks: u64) -> Duration {
+        // 128 bits: the difference may be negative, and the product exceeds 64 bits.
         let since = i128::from(ticks) - i128::from(self.ticks);
         let ns = since * 1_000_000_000 / i128::from(self.ticks_hz);
         let ns = (self.time.as_nanos() as i128).saturating_add(ns).max(0);

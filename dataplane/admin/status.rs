@@ -11,7 +11,7 @@ use wedjat_core::stats::PortStats;
 use super::follow::ControllerLink;
 use super::requests::NodeSnapshot;
 
-/// Status of a node.
+/// Status of a node, as the status page reads it once a second.
 #[derive(Debug, Serialize)]
 pub struct Status {
     /// Revision of the sources.

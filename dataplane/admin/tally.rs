@@ -1,5 +1,6 @@
-//! Tasks sent to and answered by workers. They are computed from readings of the node's state: each worker's number
-//! of reports, modulo 2^32, and its outstanding tasks.
+//! Tasks sent to and answered by workers, for metrics and the status page. They are computed from readings of the
+//! node's state: each worker's number of reports, modulo 2^32, and its outstanding tasks. A report is a reply, or a
+//! message with the worker's queue length.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -32,7 +33,8 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Adds the reports since the last reading, and notes whether the worker responds.
+    /// Adds the reports since the last reading, and notes whether the worker responds. `now` is the time of the
+    /// reading.
     fn look(&mut self, member: &MemberSnapshot, now: Instant) {
         let new_reports = match member.reports.wrapping_sub(self.last) {
             NEW_WORKER.. => member.reports,
@@ -128,6 +130,7 @@ mod tests {
     fn sent_and_answered_tasks_sum_over_cores() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
         let mut views = [table.view(0, 0), table.view(1, 0)];
+        // The core, and the tasks that it then sends and sees answered.
         for (core, sent, answered) in [(0, 5, 3), (1, 4, 4), (0, 0, 2)] {
             let view = &mut views[core];
             (0..sent).for_each(|_| view.sent(Member(1)));
@@ -153,8 +156,8 @@ mod tests {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
         let (start, mut view) = (Instant::now(), table.view(0, 0));
         let mut look = |seconds| {
-            let found = tally.look(&table.snapshot(), start + Duration::from_secs(seconds));
-            (found, tally.worker(7, 11).is_unresponsive)
+            let unresponsive = tally.look(&table.snapshot(), start + Duration::from_secs(seconds));
+            (unresponsive, tally.worker(7, 11).is_unresponsive)
         };
         assert_eq!(look(0), (vec![], false));
         view.sent(Member(1));

@@ -161,13 +161,15 @@ pub type TapAnswer = Answer<Result<TapStats, TapError>>;
 /// Tap of a node: one at a time.
 #[derive(Debug, Default)]
 pub struct Taps {
+    /// Points where packets can be recorded; `None` for a node without any.
     points: Option<TapPoints>,
-    /// Number of the last order.
+    /// Number of the last order to the cores.
     number: u64,
+    /// Tap that is on or about to end.
     active: Option<ActiveTap>,
     /// Result of a tap that ended by itself, until a client asks for it.
     ended: Option<Result<TapStats, TapError>>,
-    /// Active explanation.
+    /// Explanation of packets that is active or about to start.
     explained: Option<ExplainState>,
 }
 
@@ -197,7 +199,7 @@ impl Taps {
         Self { points: Some(points), number, active: None, ended: None, explained: None }
     }
 
-    /// Starts a tap. Answers when all cores record.
+    /// Starts a tap. Answers when all cores record, after a time limit, or at once with the reason for refusal.
     pub fn start(&mut self, spec: &TapSpec, answer: TapAnswer) {
         match self.begin(spec) {
             Ok(mut active) => {
@@ -276,7 +278,7 @@ impl Taps {
         })
     }
 
-    /// Ends the tap. Answers when the file is complete.
+    /// Ends the tap. Answers when the file is complete. After a tap that ended by itself, answers with its result.
     pub fn stop(&mut self, answer: TapAnswer) {
         match (&mut self.active, self.ended.take()) {
             (Some(active), _) => {
@@ -335,7 +337,7 @@ impl Taps {
             Some(port) => points.indices(Some(port))?,
             None => Vec::new(),
         };
-        // One bit for each port; 0 stands for all ports.
+        // Set of ports with one bit for each; 0 stands for all ports.
         let ports = ports.iter().fold(0, |all, &port| all | 1 << port);
         if !points.cores.iter().all(TapCommands::has_room) {
             return Err(TapError::Busy);
@@ -381,11 +383,13 @@ impl Taps {
         }
     }
 
-    /// Returns true if a request waits for the cores or the writing thread.
+    /// Returns true if a request waits for the cores or the writing thread, so that `poll` must be called soon.
     pub fn is_pending(&self) -> bool {
-        let explained = self.explained.as_ref().is_some_and(|one| one.waiting.is_some());
+        let is_explanation_pending =
+            self.explained.as_ref().is_some_and(|one| one.waiting.is_some());
         let active = self.active.as_ref();
-        explained || active.is_some_and(|one| one.start_answer.is_some() || one.phase != Phase::On)
+        is_explanation_pending
+            || active.is_some_and(|one| one.start_answer.is_some() || one.phase != Phase::On)
     }
 
     /// Returns the state of the active tap.
@@ -410,6 +414,7 @@ impl Taps {
             if let Some(answer) = active.start_answer.take_if(|_| is_taken || is_late) {
                 answer(if is_taken { Ok(active.stats()) } else { Err(TapError::Late) });
             }
+            // The thread has written all requested packets, or cannot write any more.
             if active.has_written() {
                 active.stats.has_ended = true;
                 self.end();
@@ -424,7 +429,8 @@ impl Taps {
         }
     }
 
-    /// Answers with the complete file, or the reason why it is incomplete.
+    /// Ends the tap, and answers the waiting requests with the complete file, or with the reason why it is incomplete.
+    /// Without such a request, keeps the result for a later one.
     fn answer(&mut self) {
         let Some(mut active) = self.active.take() else { return };
         let ended = active.join();
@@ -456,17 +462,18 @@ impl Drop for Taps {
 }
 
 impl TapPoints {
-    /// Returns the indices of the requested ports.
+    /// Returns the indices of the requested ports: all for `None`. A device's name takes precedence over an index.
     fn indices(&self, port: Option<&str>) -> Result<Vec<usize>, TapError> {
         let Some(port) = port else { return Ok((0..self.ports.len()).collect()) };
         let is_named = |device: &String| device == port || vdev::name(device) == port;
         let named = self.ports.iter().position(is_named);
         let index = || port.parse().ok().filter(|&index: &usize| index < self.ports.len());
         let existing = || {
-            let one = |(index, device): (usize, &String)| format!("{index} ({device})");
-            self.ports.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+            let port_text = |(index, device): (usize, &String)| format!("{index} ({device})");
+            self.ports.iter().enumerate().map(port_text).collect::<Vec<_>>().join(", ")
         };
         let found = named.or_else(index).map(|index| vec![index]);
+        // The name comes from a client. Only a harmless part of it may appear in the message.
         let short: String = port.chars().filter(|one| !one.is_control()).take(40).collect();
         found.ok_or_else(|| TapError::Port { port: short, there: existing() })
     }
@@ -523,11 +530,12 @@ enum Phase {
 struct ActiveTap {
     /// Values known at the start, and `has_ended`. The counters are in `shared`.
     stats: TapStats,
+    /// State shared with the writing thread.
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), CaptureError>>>,
     /// Number of the last order to the cores.
     number: u64,
-    /// Time of the order.
+    /// Time of that order.
     since: Instant,
     /// Request for the start that waits for the cores.
     start_answer: Option<TapAnswer>,
@@ -564,7 +572,7 @@ impl ActiveTap {
         self.shared.stop.store(true, Release);
     }
 
-    /// Returns the result of the writing thread, which has ended or is about to.
+    /// Waits for the writing thread, which has ended or is about to, and returns its result.
     fn join(&mut self) -> Result<TapStats, TapError> {
         let ended = self.thread.take().map(JoinHandle::join);
         let stats = self.stats();
@@ -602,11 +610,14 @@ struct Packet {
 
 /// Thread that writes a capture.
 struct Writer {
+    /// File.
     capture: Capture,
+    /// Buffers of each core, with copies of its packets.
     buffers: Vec<Arc<TapBuffers>>,
     shared: Arc<Shared>,
     /// Maximum number of packets.
     packets: u64,
+    /// Conversion of the cores' ticks to time.
     stamps: Stamps,
 }
 
@@ -635,7 +646,8 @@ impl Writer {
         }
     }
 
-    /// Takes the filled buffers. Returns the number of waiting bytes.
+    /// Moves the packets of the filled buffers to `waiting`, and returns the buffers to the cores. Returns the number
+    /// of waiting bytes.
     fn take_copies(&self, waiting: &mut Vec<Packet>) -> usize {
         for buffers in &self.buffers {
             while let Some(buffer) = buffers.next_filled() {

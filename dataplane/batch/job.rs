@@ -1,5 +1,7 @@
-//! A batch job beside an agent's workers, from the queue to its end.
+//! A batch job beside an agent's workers, from the queue to its end. The process `wedjat cosched run` calls [`run`].
 //!
+//! A *batch* is a command that uses CPU time which the workers of an agent leave idle. Its *share* is the fraction of
+//! their cores' time that it may use. Jobs of one agent run one at a time; each describes itself in a *note*, a file.
 //! A *guard* observes the workers and limits the job's share of their cores' time. A *chooser* picks a share within
 //! that limit once per round; it mixes the votes of *experts* (decision trees and rules) and learns which to follow. An
 //! *actuator* applies the share to the job's cgroup, as a quota or a weight.
@@ -33,11 +35,11 @@ use super::progress::{self, ProgressSource};
 use super::{AgentMonitor, CoschedError, Measure, Objective, Policy};
 
 /// Interval of worker observations, and of checks for the job's end.
-const LOOK: Duration = Duration::from_millis(20);
+const OBSERVATION_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval of updates of the job's note.
 const NOTE_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of checks for the job's turn.
-const TURN: Duration = Duration::from_millis(50);
+const TURN_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for killed processes to disappear.
 const EXIT_MAX: Duration = Duration::from_secs(10);
 
@@ -100,11 +102,15 @@ pub struct JobEnd {
 
 /// Everything that a batch needs at its start, determined and checked beforehand.
 struct JobPlan {
+    /// Observer of the agent.
     monitor: AgentMonitor,
+    /// Cgroup hierarchies of this machine.
     hierarchies: Hierarchies,
     /// Folders of its cgroup, not yet created.
     folders: CgroupFolders,
+    /// CPUs, and the number of processes and threads.
     limits: Limits,
+    /// Means to apply the share.
     actuator: Box<dyn Actuator>,
 }
 
@@ -224,7 +230,7 @@ impl Job {
         lines.extend(
             plan.hierarchies
                 .missing()
-                .map(|it| format!("this machine lacks the controller {}", it.name())),
+                .map(|missing| format!("this machine lacks the controller {}", missing.name())),
         );
         lines.push(format!("would run {}", self.command_text()));
         Ok(lines.join("\n") + "\n")
@@ -278,7 +284,7 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
         if !monitor.is_running() {
             return Err(CoschedError::AgentGone(job.agent.clone()));
         }
-        std::thread::sleep(TURN);
+        std::thread::sleep(TURN_INTERVAL);
     }
     // Noted before creation, so that leftovers can be identified.
     note.made = folders;
@@ -297,9 +303,11 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     clean_up.and(result)
 }
 
-/// A job's entry in the folder; removed on drop.
+/// A job's entry in the folder of notes; removed on drop.
 struct JobEntry<'a> {
+    /// Folder of notes.
     folder: &'a NotesFolder,
+    /// Number of the job.
     id: u32,
 }
 
@@ -314,17 +322,29 @@ type ShareChooser = LoggingChooser<Box<dyn io::Write>>;
 
 /// A running batch.
 struct Batch<'a> {
+    /// Options of the job.
     job: &'a Job,
+    /// Folder of notes.
     folder: &'a NotesFolder,
+    /// Note of the job, with its figures.
     note: &'a mut Note,
+    /// Cgroup of the command.
     group: &'a Group,
+    /// CPUs, and the number of processes and threads.
     limits: &'a Limits,
+    /// Observer of the agent.
     monitor: AgentMonitor,
+    /// Means to apply the share.
     actuator: Box<dyn Actuator>,
+    /// Limit of the share, from the observations.
     guard: Guard,
+    /// Chooser of the share; `None` for policies without one.
     chooser: Option<ShareChooser>,
+    /// Source of the command's progress.
     reading: ProgressSource,
+    /// First process of the command.
     child: Child,
+    /// Start of the command.
     began: Instant,
     /// Share chosen within the guard's limit.
     chosen_share: Share,
@@ -368,7 +388,7 @@ impl<'a> Batch<'a> {
         log::info!("job {} runs {} on CPUs {:?}", note.id(), job.program(), limits.cpus);
         let began = Instant::now();
         note.figures = Figures {
-            wall_seconds: job.wall.map(|it| it.as_secs_f64()),
+            wall_seconds: job.wall.map(|wall| wall.as_secs_f64()),
             work: job.work,
             ..Figures::default()
         };
@@ -441,7 +461,7 @@ impl<'a> Batch<'a> {
                 next_note = now + NOTE_INTERVAL;
                 self.note_figures(now)?;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(OBSERVATION_INTERVAL);
         }
     }
 
@@ -461,7 +481,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Observes the workers and updates the share.
+    /// Observes the workers, updates the guard's limit, and records the figures.
     fn look(&mut self, now: Instant) {
         let observation = self.monitor.look(now);
         let at_ns = now.duration_since(self.began).as_nanos() as u64;
@@ -482,13 +502,15 @@ impl<'a> Batch<'a> {
         let (batch, workers) = (self.progress(now), self.workers_progress(tail));
         let limit = self.guard.allowed(at_ns);
         let Some(chooser) = &mut self.chooser else { return Ok(()) };
+        // Without a completed task, nothing was delayed.
         let observed = tail.unwrap_or(0.0);
         chooser.learn(at_ns, &Outcome { expected: self.job.objective.us, observed, batch })?;
+        // Elapsed fraction of the job's maximum run time; 0 without one.
         let interval = self.job.wall.map_or(0.0, |wall| {
             (now.duration_since(self.began).as_secs_f64() / wall.as_secs_f64()).min(1.0)
         });
         let load = self.note.figures.load;
-        // Tasks arrive one by one, so the fraction of workers in use is the load.
+        // `stage` is the fraction of workers in use. Tasks arrive one by one, so it is the load.
         let state =
             State { cpu: load, memory: memory_used(), stage: load, interval, progress: workers };
         self.chosen_share = chooser.decide(at_ns, &state, limit)?;
@@ -520,7 +542,8 @@ impl<'a> Batch<'a> {
         self.reading.done(self.group.used_ns())
     }
 
-    /// Applies the chosen share; under a guarded policy at most the guard's limit.
+    /// Applies the chosen share; under a guarded policy at most the guard's limit. Called at each observation, because
+    /// the limit may fall between decisions.
     fn apply_share(&mut self) -> Result<(), CoschedError> {
         let at_ns = self.began.elapsed().as_nanos() as u64;
         let share = match self.job.policy.is_guarded() {
@@ -533,7 +556,7 @@ impl<'a> Batch<'a> {
         Ok(self.actuator.give(self.group, share)?)
     }
 
-    /// Restores threads that have changed their scheduling class or CPUs.
+    /// Restores threads of the batch that have changed their own scheduling class or CPUs, and counts them.
     fn restore_threads(&mut self) {
         let mut cores = CpuSet::new();
         self.limits.cpus.iter().for_each(|cpu| cores.set(*cpu));
@@ -553,7 +576,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes the current figures to the job's note.
+    /// Writes the current figures to the job's note, where other commands read them.
     fn note_figures(&mut self, now: Instant) -> Result<(), CoschedError> {
         let done = self.measure();
         let figures = &mut self.note.figures;
@@ -578,12 +601,13 @@ impl<'a> Batch<'a> {
         }
         let began = Instant::now();
         let mut status = None;
+        // Ends early if all processes have ended.
         while !self.group.processes().is_empty()
             && began.elapsed() < self.job.grace
             && signals.ends.load(Acquire) < 2
         {
             status = status.or_else(|| self.child.try_wait().ok().flatten());
-            std::thread::sleep(LOOK);
+            std::thread::sleep(OBSERVATION_INTERVAL);
         }
         // Reaps the first process meanwhile.
         self.group.kill(EXIT_MAX, || drop(self.child.try_wait()));

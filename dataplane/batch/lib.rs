@@ -1,6 +1,9 @@
 //! Batch work beside an agent's workers, on the workers' cores: observation of the agent, the running job, and
 //! the queue of waiting jobs.
 //!
+//! The *agent* gives network tasks to the *workers* of its host. A *batch* is a command that uses CPU time which the
+//! workers leave idle, without much delay for their tasks.
+//!
 //! A job is a separate process, `wedjat cosched run`. It reads the agent's published state in the worker
 //! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the batch's share of the cores' time, and
 //! cgroups hold the batch ([`job`]). The job records its cgroups in a note before it creates them ([`notes`]).
@@ -82,7 +85,7 @@ pub enum CoschedError {
         /// Id of the worker.
         worker: u16,
     },
-    /// The guard would have no observations.
+    /// The guard, which limits the batch by the workers' load, would have no observations.
     #[error(
         "agent {agent} has no worker that can be watched, so policy {policy} has no input: attach a worker, or give --policy idle or --force"
     )]

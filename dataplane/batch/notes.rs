@@ -1,4 +1,5 @@
-//! Folder of notes. Each job describes itself and its cgroups in a note, before it creates the cgroups.
+//! Folder of notes of batch jobs, which use the idle time of an agent's workers. Each job describes itself and its
+//! cgroups in a *note*, a JSON file, before it creates the cgroups.
 //!
 //! Jobs of one agent run one at a time in the order of arrival. Each new job removes the leftovers of killed jobs:
 //! processes, cgroups and notes.
@@ -73,9 +74,9 @@ pub struct Note {
 /// Figures of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Share of the cores, from 0 to 1.
+    /// Present share of the cores' time, from 0 to 1.
     pub share: f64,
-    /// Limit set by the guard.
+    /// Limit of the share that the guard sets by the workers' load and latency, from 0 to 1.
     pub allowed: f64,
     /// Fraction of the workers' time that their tasks need.
     pub load: f64,
@@ -95,7 +96,7 @@ pub struct Figures {
     pub windows: u64,
     /// Observations with a missed objective.
     pub violations: u64,
-    /// Decisions.
+    /// Number of decisions about the share.
     pub decisions: u64,
     /// Number of times that a thread's scheduling class or CPUs were restored.
     pub put_back: u64,
@@ -215,6 +216,7 @@ impl NotesFolder {
     pub fn take_turn(&self, note: &mut Note) -> Result<bool, CoschedError> {
         let _lock = self.lock()?;
         let notes = self.notes();
+        // True for a note of the same agent's queue that comes before this one.
         let is_before = |other: &Note| {
             let comes_first = (other.turn, other.id()) < (note.turn, note.id());
             other.id() != note.id() && other.agent == note.agent && comes_first
@@ -245,7 +247,7 @@ impl NotesFolder {
     }
 
     /// Removes the leftovers of killed jobs, and returns their notes. A job whose processes do not end keeps its
-    /// note for the next time.
+    /// note for the next time. `folder_functions` create and remove cgroups: the kernel's, or a test's.
     ///
     /// # Errors
     /// If the queue cannot be locked, a process does not end, or a cgroup cannot be removed. The remaining notes stay
@@ -300,10 +302,12 @@ mod tests {
     struct Sleeper(Child);
 
     impl Sleeper {
+        /// Starts the process.
         fn new() -> Self {
             Self(Command::new("sleep").arg("1000").spawn().unwrap())
         }
 
+        /// Returns the process as notes identify it.
         fn process(&self) -> Process {
             Process::of(self.0.id()).unwrap()
         }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use wedjat_cosched::Share;
 
-/// Policy that sets the batch's share.
+/// Policy that sets the batch's *share*: the fraction of the CPU time of its cores that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The learning chooser of ASA_X (see [`wedjat_cosched`]), within the guard's limit.
+    /// The learning chooser of ASA_X (see [`wedjat_cosched`]), within the limit of the guard. The *guard* limits the
+    /// share by the observed load and latency of the workers' tasks.
     Asax,
     /// A constant share without guard.
     Static(Share),
@@ -54,6 +55,7 @@ impl fmt::Display for Policy {
 impl FromStr for Policy {
     type Err = String;
 
+    /// Parses the form that `Display` writes. The error names the allowed values.
     fn from_str(text: &str) -> Result<Self, String> {
         let share = text.strip_prefix("static(").and_then(|rest| rest.strip_suffix(')'));
         Ok(match (text, share) {
@@ -65,7 +67,7 @@ impl FromStr for Policy {
             (_, Some(share)) => {
                 let percent = share.trim_end_matches('%').parse::<u8>();
                 let share =
-                    percent.map_err(|_| ()).and_then(|it| Share::try_from(it).map_err(|_| ()));
+                    percent.map_err(|_| ()).and_then(|part| Share::try_from(part).map_err(|_| ()));
                 Self::Static(share.map_err(|()| {
                     format!(
                         "{text:?}: no such share; allowed: static(0%), static(10%) .. static(90%)"
@@ -97,6 +99,7 @@ impl Default for Objective {
 }
 
 impl fmt::Display for Objective {
+    /// Writes the percentile and the limit, as in `p99.9=500us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Removes the rounding error of converting 99.9 to a fraction and back.
         let percentile = (self.part * 1e8).round() / 1e6;
@@ -107,6 +110,7 @@ impl fmt::Display for Objective {
 impl FromStr for Objective {
     type Err = String;
 
+    /// Parses a percentile and a time, as in `p99.9=500us`.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!("{text:?}: not an objective; give a percentile and a time, as in p99.9=500us")

@@ -1,4 +1,5 @@
-//! Progress of a batch.
+//! Progress of a batch: the work that it has completed, as CPU time, lines of output or a counter. The job's decisions
+//! and the figures in its note use it.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,6 +28,7 @@ pub enum Measure {
 impl FromStr for Measure {
     type Err = String;
 
+    /// Parses `cpu`, `lines=TEXT` or `counter`. The error names these values.
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.strip_prefix("lines=")) {
             ("cpu", _) => Ok(Self::Cpu),

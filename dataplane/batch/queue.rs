@@ -14,7 +14,7 @@ use wedjat_core::ring::WorkerRegion;
 use wedjat_core::ring::region::path_of;
 
 /// Interval of checks for workers and for the end of a job.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Thread that runs the jobs in turn, in one process each. That process starts the batch in its cgroup, and only it
 /// forks: the standard library starts a plain command like this one by `posix_spawn`. A fork of the agent would mark
@@ -23,6 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct JobQueue {
     /// True once the agent stops. Read on each turn of a sleeping loop, so the strict ordering costs nothing.
     stop: Arc<AtomicBool>,
+    /// The thread; `None` once it was joined.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -59,6 +60,7 @@ impl JobQueue {
 }
 
 impl Drop for JobQueue {
+    /// Requests the end of the running job, and waits for it.
     fn drop(&mut self) {
         self.stop.store(true, Release);
         if let Some(thread) = self.thread.take() {
@@ -67,7 +69,7 @@ impl Drop for JobQueue {
     }
 }
 
-/// Waits for a worker. Returns false when stopped.
+/// Waits until the agent has a worker. Returns false when the agent stops first.
 fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
     let has_worker = || {
         WorkerRegion::open(region).is_ok_and(|region| {
@@ -78,7 +80,7 @@ fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
         if has_worker() {
             return true;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
     false
 }
@@ -99,6 +101,6 @@ fn watch(mut child: Child, job: usize, stop: &AtomicBool) {
                 let _ = kill_process(pid, Signal::TERM); // the process may have exited meanwhile
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }

@@ -1,4 +1,8 @@
-//! Observation of an agent's workers by another process, through their shared region.
+//! Observation of an agent's workers by another process, through their shared region. The process of a batch job uses
+//! it, to limit the job by the workers' load and latency.
+//!
+//! The *region* is the memory that an agent shares with its workers. It has a *channel* for each worker, and the
+//! agent's status words for observers.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,9 +22,13 @@ const WINDOW: Duration = Duration::from_millis(200);
 /// Observer of a running agent.
 #[derive(Debug)]
 pub struct AgentMonitor {
+    /// Name of the agent.
     name: String,
+    /// Region of the agent.
     region: WorkerRegion,
+    /// Status that the agent publishes to observers.
     watch: AgentStatusWords,
+    /// Latency objective, which selects the percentile.
     objective: Objective,
     /// Worked time of each channel's worker at the last observation.
     busy_ns: Vec<Option<u64>>,
@@ -40,7 +48,7 @@ impl AgentMonitor {
         let watch = region.watch();
         let busy_ns = vec![None; region.shape().channels];
         let last_tail_times = watch.times();
-        watch.ask(); // see `look`
+        watch.ask(); // announces this observer, so that the agent begins to publish
         Ok(Self {
             name: name.to_owned(),
             region,
@@ -104,6 +112,7 @@ impl AgentMonitor {
     fn workers_cpus(&self) -> Result<BTreeSet<usize>, CoschedError> {
         let mut selected = BTreeSet::new();
         for worker in self.workers() {
+            // A thread in another PID namespace is not visible.
             let Some(scheduling) = Scheduling::of(worker.thread) else { continue };
             match scheduling.cpus.len() {
                 1 => selected.extend(scheduling.cpus),
@@ -120,7 +129,7 @@ impl AgentMonitor {
         }
     }
 
-    /// Returns the id of a worker without real-time class, if any.
+    /// Returns the id of a worker without real-time class, if any. A batch of the normal class would delay its tasks.
     #[must_use]
     pub fn normal_worker(&self) -> Option<u16> {
         let is_normal = |worker: &WorkerStatus| {
@@ -141,7 +150,7 @@ impl AgentMonitor {
             let busy_ns = self.region.worker(channel).map(|worker| worker.busy_ns);
             workers += u32::from(busy_ns.is_some());
             if let (Some(now), Some(before)) = (busy_ns, self.busy_ns[channel]) {
-                // A new worker in the place starts from 0.
+                // A new worker in the channel starts from 0.
                 worked_ns += now.saturating_sub(before);
             }
             self.busy_ns[channel] = busy_ns;

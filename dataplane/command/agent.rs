@@ -1,4 +1,4 @@
-//! `wedjat agent`.
+//! `wedjat agent`: runs the agent of a worker host, which hands tasks to worker processes.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `wedjat check`.
+//! `wedjat check`: checks a configuration file without running it, or prints the keys that such files may have.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Runs the command.
+/// Checks the file and prints its warnings and a summary. Without a file, prints keys.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Some(path) = &arguments.config else {
         return print_keys(arguments.keys.as_deref().unwrap_or_default(), arguments.json);
@@ -80,8 +80,8 @@ struct SectionKey {
 
 /// Prints the keys of the sections with this name, or of all if it is empty.
 fn print_keys(name: &str, is_json: bool) -> Outcome {
-    let is_asked = |section: &&Section| name.is_empty() || section.name == name;
-    let sections: Vec<_> = SECTIONS.iter().filter(is_asked).collect();
+    let is_requested = |section: &&Section| name.is_empty() || section.name == name;
+    let sections: Vec<_> = SECTIONS.iter().filter(is_requested).collect();
     if sections.is_empty() {
         let names: BTreeSet<_> = SECTIONS.iter().map(|section| section.name).collect();
         let suggestion = did_you_mean(name, names.iter().copied());

@@ -1,4 +1,4 @@
-//! `wedjat controller`.
+//! `wedjat controller`: runs the controller of a fabric, which keeps the desired state of spines, leaves and agents.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Acquire;
@@ -19,7 +19,7 @@ pub const EXAMPLE: &str = "Example:
   wedjat ctl pool create --workers 32 --policy horus && wedjat ctl topology
 Exit status: 0 after an orderly end, 1 when it does not start or its store is damaged.";
 
-/// Interval between checks for the end.
+/// Interval between checks for a signal, the end of the duration, and a failure of the controller's thread.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Arguments of `wedjat controller`.
@@ -68,6 +68,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
-    drop(controller);
+    drop(controller); // ends its threads
     Ok(std::process::ExitCode::SUCCESS)
 }

@@ -1,4 +1,8 @@
 //! `wedjat cosched`: batch jobs beside worker cores, and replay of their decision logs.
+//!
+//! A chooser draws the batch's share of the cores from the advice of *experts*, computes a loss from the tasks' times
+//! that follow, and learns which experts to trust. Its *mode* is the rule by which it learns. A log has each decision
+//! and its outcome, so a replay repeats the learning, in the same mode or another one.
 
 mod job;
 
@@ -133,22 +137,24 @@ mod tests {
     use super::*;
     use crate::command;
 
-    /// Writes a log of `decisions` decisions, of which some do harm.
+    /// Writes a log of `decisions` decisions. Each delays tasks in proportion to the batch's share.
     fn write_log(path: &Path, decisions: u64) {
         let settings = Settings { mode: Mode::Paper, ..Settings::default() };
         let chooser = Chooser::new(settings, Setup::built_in().experts).unwrap();
         let mut logged = LoggingChooser::new(chooser, File::create(path).unwrap()).unwrap();
         let progress = Progress { wall: 100.0, elapsed: 10.0, rate: 1.0, remaining: 80.0 };
         let state = State { cpu: 0.6, memory: 0.4, stage: 0.5, interval: 0.1, progress };
-        for at in 0..decisions {
-            let share = logged.decide(at, &state, Share::MOST).unwrap();
+        for round in 0..decisions {
+            let share = logged.decide(round, &state, Share::MOST).unwrap();
             let observed = 1.0 + share.part();
-            logged.learn(at, &Outcome { expected: 1.0, observed, batch: Some(progress) }).unwrap();
+            logged
+                .learn(round, &Outcome { expected: 1.0, observed, batch: Some(progress) })
+                .unwrap();
         }
         logged.into_log().unwrap();
     }
 
-    /// Returns the report for a command line of `wedjat cosched replay`.
+    /// Returns the report for these arguments of `wedjat cosched replay`.
     fn report(line: &[&str]) -> Result<(String, bool), String> {
         let line = ["wedjat", "cosched", "replay"].iter().chain(line);
         let parsed = command::Arguments::try_parse_from(line).map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! `wedjat ctl`: changes and watches a running node, or a fabric.
+//! `wedjat ctl`: changes and watches a running node, or a fabric: the spines, leaves and agents of a controller. The
+//! comments of the arguments are the help texts.
 
 mod fabric;
 
@@ -356,7 +357,7 @@ impl Arguments {
     }
 }
 
-/// Runs the command.
+/// Sends the command to the controller or to the node, and prints the answer.
 pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(request) = fabric::request_of(arguments.command(), arguments.controller.is_some()) {
         return fabric::run(arguments, request?);
@@ -458,12 +459,13 @@ pub fn access_to(
     Ok(Access::Tcp { url: url.to_owned(), tls })
 }
 
-/// Formats a key of a change, if it has a value.
+/// Formats a key of a change, as ` key=value`; an empty text without a value.
 fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }
 
-/// Returns the change that a command asks for, if any.
+/// Returns the change that a command requests, if any. It writes the change as text, so that one parser checks the
+/// changes of all sources.
 fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error>> {
     let flag = |is_set: &bool| is_set.then_some(true);
     let text = match command {
@@ -506,7 +508,7 @@ fn change_of_pool(command: &PoolCommand) -> String {
             let id = with("id", id.as_ref());
             format!("add-pool{id} policy={policy}{queue}{overflow}{shared}")
         }
-        // For a fabric only.
+        // A controller's, but not a node's: the parser refuses it.
         PoolCommand::Resize { id, workers } => format!("resize-pool id={id} workers={workers}"),
         PoolCommand::Delete { id } => format!("remove-pool id={id}"),
         PoolCommand::Policy { id, policy } => format!("set-policy pool={id} policy={policy}"),
@@ -578,6 +580,7 @@ fn wait_for_drain(
 ) -> Outcome {
     let Change::Drain { workers } = change else { return Err("no drain".into()) };
     let began = Instant::now();
+    // The workers at the first look. Losses count from then on.
     let mut before = None;
     loop {
         let reply = node.show()?;
@@ -618,7 +621,7 @@ struct RemainingTasks {
     unreported: u64,
 }
 
-/// Remaining tasks of all drained workers that have any.
+/// Remaining and lost tasks of all drained workers that have any.
 struct DrainReport(Vec<RemainingTasks>);
 
 impl DrainReport {
@@ -711,7 +714,7 @@ fn show(reply: &ShowReply) -> String {
     out
 }
 
-/// Returns the mark of a pool or server that is being removed.
+/// Returns the mark of a pool or server that is being removed; an empty text for others.
 const fn leaving(is_leaving: bool) -> &'static str {
     if is_leaving { "  leaving" } else { "" }
 }

@@ -1,4 +1,4 @@
-//! `wedjat doctor`.
+//! `wedjat doctor`: checks this machine, and whether a planned start of a node would succeed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub struct Arguments {
     eal: Vec<String>,
 }
 
-/// Runs the command.
+/// Prints the findings. Returns a failure's exit code if a start would fail.
 pub fn run(arguments: &Arguments) -> Outcome {
     let findings = match arguments.config.as_deref() {
         None => {
@@ -49,11 +49,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(if doctor::would_fail(&findings) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Checks the needs of a node, and its ports if that is asked for. `task_port` is the UDP port of a node that steers
-/// replies.
+/// Checks the needs of a node, and its ports with `--probe`. `task_port` is the UDP port of tasks at a leaf or spine,
+/// whose devices must steer each reply to the right core; `None` for an agent.
 fn check(config: NodeConfig<'_>, arguments: &Arguments, task_port: Option<u16>) -> Vec<Finding> {
     let mut findings = doctor::run(&doctor::Request::of(&config, &arguments.eal));
-    // A start that would fail is explained by then.
+    // A start that would fail needs no probe: the findings have the reason.
     if arguments.probe && !doctor::would_fail(&findings) {
         findings.extend(doctor::probe(config, &arguments.eal, task_port));
     }

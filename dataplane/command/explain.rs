@@ -89,7 +89,7 @@ enum Format {
     Json,
 }
 
-/// Runs the command.
+/// Explains packets of a capture or of a running node, and prints each explanation at once.
 pub fn run(arguments: &Arguments) -> Outcome {
     let mut output = ExplainOutput { format: arguments.format, packets: 0, lost: 0, error: None };
     match (&arguments.file, &arguments.config) {
@@ -113,7 +113,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// Returns the packets of a capture and the node of this configuration.
+/// Returns the packets of a capture and the node of this configuration, ready to explain them.
 fn offline(config: &Path, capture: &Path, port: Option<&str>) -> Result<Offline, Box<dyn Error>> {
     let name = config.display();
     if ControllerConfig::is_controllers(config) {
@@ -143,9 +143,9 @@ fn request(arguments: &Arguments) -> ExplainRequest {
 /// Output, with counts of explained packets.
 struct ExplainOutput {
     format: Format,
-    /// Explained packets.
+    /// Number of explained packets.
     packets: u64,
-    /// Packets that the node could not explain because of lack of room.
+    /// Number of packets that the node could not explain for lack of room.
     lost: u64,
     /// Error of an output; `None` also for a reader that has closed it.
     error: Option<Box<dyn Error>>,
@@ -180,7 +180,7 @@ impl ExplainOutput {
     }
 }
 
-/// Formats the time of day in UTC, with microseconds.
+/// Formats the time of day in UTC, with microseconds. `ns` counts from the Unix epoch.
 fn time(ns: u64) -> String {
     let text = humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_nanos(ns)).to_string();
     text.split_once('T').map_or(text.clone(), |(_, time)| time.trim_end_matches('Z').to_owned())

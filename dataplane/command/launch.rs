@@ -1,4 +1,4 @@
-//! Common options of `wedjat leaf`, `wedjat spine` and `wedjat agent`.
+//! Common options of `wedjat leaf`, `wedjat spine` and `wedjat agent`. EAL is DPDK's environment layer.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `wedjat leaf`.
+//! `wedjat leaf`: runs the scheduler of a rack. A spine runs the same code in another role.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     start(arguments, Role::Leaf)
 }
 
-/// Runs a node of this role.
+/// Runs a node of this role. Fails for a configuration file of another role.
 pub(super) fn start(arguments: &Arguments, role: Role) -> Outcome {
     let config = Config::load(&arguments.launch.config)?.of(role)?;
     let (pcap, changes) = (arguments.pcap.clone(), arguments.changes.clone());

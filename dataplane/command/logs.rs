@@ -31,7 +31,8 @@ pub struct Logs {
 /// Log target of a node's account at its end. `--quiet` does not suppress it.
 pub const ACCOUNT: &str = "account";
 
-/// Names of modules in the log, as the crate `wedjat` has them, and the modules' own names.
+/// Names of modules in the log, as the crate `wedjat` exports them, and their own names, as crates of the workspace.
+/// Users see and filter by the first; log records have the second. The first match counts, so `wedjat` comes last.
 const MODULES: [(&str, &str); 11] = [
     ("wedjat::admin", "wedjat_admin"),
     ("wedjat::assembly", "wedjat_assembly"),
@@ -58,9 +59,10 @@ fn public_target(target: &str) -> Cow<'_, str> {
     named.map_or(Cow::Borrowed(target), Cow::Owned)
 }
 
-/// Returns filters in the form of RUST_LOG, which name modules publicly, for the modules' own names.
+/// Converts filters in the form of RUST_LOG from public names of modules to their own names.
 fn own_filters(filters: &str) -> String {
     let filters = filters.split(',').map(|filter| {
+        // The name of a module ends at its level or at a pattern.
         let end = filter.find(['=', '/']).unwrap_or(filter.len());
         let (target, rest) = filter.split_at(end);
         // `wedjat` alone means all crates, whose names begin with it.
@@ -89,6 +91,7 @@ impl Logs {
         let mut log = env_logger::Builder::from_env(env_logger::Env::default());
         log.parse_filters(&filters.map_or_else(|_| "trace".to_owned(), |text| own_filters(&text)));
         if self.quiet {
+            // A new builder has no filter of RUST_LOG.
             log = env_logger::Builder::new();
             log.filter_level(log::LevelFilter::Warn).filter_module(ACCOUNT, log::LevelFilter::Info);
         }
@@ -162,7 +165,7 @@ mod tests {
 
     // promise: control.3
     #[test]
-    fn a_record_is_one_line_whatever_it_says() {
+    fn record_of_any_text_is_one_line() {
         let line_of =
             |record: &log::Record<'_>| json("2026-01-02T03:04:05.678Z".to_owned(), record);
         let line = line_of(

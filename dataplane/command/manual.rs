@@ -1,4 +1,5 @@
-//! Manual pages of the commands and of the configuration file, which is docs/reference/configuration.md as troff.
+//! Manual pages of the commands and of the configuration file, which is docs/reference/configuration.md as troff, the
+//! format of `man`.
 
 use std::path::Path;
 
@@ -63,6 +64,7 @@ fn page(text: &str) -> String {
 /// Removes the marks of Markdown from a line. Keeps text between backquotes, the text of links, and the path of each
 /// linked page of this project.
 fn inline(line: &str) -> String {
+    // The text before `](` ends in `[` and the link's name. The part after it begins with the link's target.
     let mut parts = line.split("](");
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {

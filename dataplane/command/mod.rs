@@ -1,4 +1,5 @@
-//! Command line of `wedjat`: one file per subcommand with its arguments and code, and their list here.
+//! Command line of `wedjat`: one file per subcommand with its arguments and code, and their list here. The comments of
+//! the arguments are the help texts. `main` parses [`Arguments`] and calls [`run`].
 
 mod agent;
 mod check;
@@ -96,7 +97,7 @@ const COMPLETIONS_EXAMPLE: &str = "Example:
   wedjat completions bash > ~/.local/share/bash-completion/completions/wedjat";
 
 impl Arguments {
-    /// Returns the options of the log.
+    /// Returns the options of the log; the defaults for commands that have none.
     pub fn logs(&self) -> logs::Logs {
         match &self.command {
             Command::Leaf(arguments) | Command::Spine(arguments) => arguments.launch.logs,
@@ -140,7 +141,7 @@ pub fn run(arguments: Arguments) -> Outcome {
     }
 }
 
-/// Writes to standard output. Ignores a reader that has closed it.
+/// Writes to standard output. A reader that has closed it, such as `head`, is no error.
 fn print(text: &str) -> Outcome {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -159,6 +160,7 @@ mod tests {
     // promise: control.2
     #[test]
     fn documented_commands_are_those_of_the_program() {
+        // Compares the section `wedjat` of docs/reference/commands.md with the definitions above.
         let detail = commands::Detail::Options;
         commands::assert_documented("\n## wedjat\n", &Arguments::command(), detail);
     }

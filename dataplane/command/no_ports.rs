@@ -1,4 +1,5 @@
-//! Replacement for `ports.rs` in a build without the feature `dpdk`: no node runs.
+//! Replacement for `ports.rs` in a build without the feature `dpdk`: no node runs. The functions have the same
+//! arguments as there.
 
 use std::path::PathBuf;
 

@@ -67,7 +67,8 @@ fn describe(path: &Path) -> String {
     format!("\n  --node {}  # {description}", path.display())
 }
 
-/// Returns the sorted state files of running nodes. An agent on a leaf's core is read with the leaf.
+/// Returns the sorted state files of running nodes. Leaves out an agent on a leaf's core, because commands read it with
+/// the leaf.
 fn running_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
@@ -92,7 +93,7 @@ mod tests {
     use wedjat::state::Table;
     use wedjat::state::table::{PoolSpec, Role, Spec};
 
-    /// Creates the state file of a running node.
+    /// Creates the state file of a running node: this process counts as the node.
     fn node(path: &Path, role: Role) -> Table {
         let pools = vec![PoolSpec { id: 1, policy: "horus".into(), workers: Vec::new() }];
         Table::create(path, &Spec { role, cores: 1, ports: 1, pools, ..Spec::default() }).unwrap()
@@ -103,15 +104,16 @@ mod tests {
     fn single_node_is_found_several_are_ambiguous() {
         let folder = tempfile::tempdir().unwrap();
         let found = || only_one(running_in(folder.path()));
-        let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("foreign"), "the only copy of something").unwrap();
+        let path_of = |name: &str| folder.path().join(name);
+        std::fs::write(path_of("foreign"), "the only copy of something").unwrap();
         assert!(found().unwrap_err().contains("no running node"));
-        drop(node(&at("ended"), Role::Leaf));
+        // A dropped table marks its node as ended.
+        drop(node(&path_of("ended"), Role::Leaf));
         assert!(found().unwrap_err().contains("WEDJAT_STATE"));
-        let leaf = node(&at("leaf"), Role::Leaf);
-        let _agent_on_its_core = node(&agents_file(&at("leaf")), Role::Agent);
-        assert_eq!(found().unwrap(), at("leaf"));
-        let _other = node(&at("agent"), Role::Agent);
+        let leaf = node(&path_of("leaf"), Role::Leaf);
+        let _agent_on_its_core = node(&agents_file(&path_of("leaf")), Role::Agent);
+        assert_eq!(found().unwrap(), path_of("leaf"));
+        let _other = node(&path_of("agent"), Role::Agent);
         let error = found().unwrap_err();
         let lines: Vec<_> = error.lines().collect();
         assert!(lines[0].contains("2 nodes are running") && lines[0].contains("--node"), "{error}");
@@ -119,7 +121,7 @@ mod tests {
         for (line, (name, node)) in
             lines[1..].iter().zip([("agent", "agent 0"), ("leaf", "leaf 0")])
         {
-            let expected = format!("  --node {}  # {node}, pid {own}", at(name).display());
+            let expected = format!("  --node {}  # {node}, pid {own}", path_of(name).display());
             assert_eq!(**line, expected);
         }
         assert_eq!(lines.len(), 3);

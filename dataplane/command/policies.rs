@@ -1,4 +1,4 @@
-//! `wedjat policies`.
+//! `wedjat policies`: lists the scheduling policies with their parameters, sources and the nodes that they run on.
 
 use wedjat::policy::{CATALOGUE, Entry, PAIRS, PolicySpec, Runs};
 
@@ -29,6 +29,7 @@ fn text() -> String {
         let (summary, source) = (entry.summary, entry.source);
         text.push_str(&format!("{name:28} {summary}  [{source}]; {}\n", where_it_runs(entry)));
     }
+    // Name of the pair, and policies of leaf and spine.
     for (name, leaf, spine, summary, source) in PAIRS {
         let runs = format!(
             "runs: simulator (rack, fabric); for real as `{leaf}` on leaves and `{spine}` on their spine"
@@ -38,7 +39,7 @@ fn text() -> String {
     text
 }
 
-/// Describes where a policy runs, and the differences there.
+/// Describes where a policy runs, and how it differs there from the simulator's model.
 fn where_it_runs(entry: &Entry) -> String {
     let mut runs = match entry.runs {
         Runs::Leaf | Runs::LeafHolding => "runs: simulator, leaf, agent",
@@ -77,10 +78,10 @@ mod tests {
     fn policies_name_the_nodes_that_take_them() {
         let text = text();
         let line = |name: &str| {
-            let is_its = |line: &&str| {
+            let is_of_policy = |line: &&str| {
                 line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '(']))
             };
-            text.lines().find(is_its).unwrap()
+            text.lines().find(is_of_policy).unwrap()
         };
         for entry in CATALOGUE {
             let runs = line(entry.name);

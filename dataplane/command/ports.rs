@@ -45,7 +45,7 @@ pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>
         log::warn!("cannot clean up after killed batch jobs: {error}");
     }
     // Batch jobs of the configuration use the CPU time that tasks leave. They run one after another, each as a process
-    // of this executable, until this function ends.
+    // of this executable, until this function drops the queue.
     let _jobs = match config.jobs.len() {
         0 => None,
         jobs => Some(JobQueue::start(
@@ -84,8 +84,8 @@ fn run<A: Display + Serialize>(
     report.end(&account, is_balanced(&account))
 }
 
-/// Returns a flag that SIGHUP sets. It stays unset if the process was started with SIGHUP ignored, as under
-/// nohup.
+/// Returns a flag that SIGHUP sets to make the node reload its configuration. It stays unset if the process was started
+/// with SIGHUP ignored, as under nohup.
 fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
     let reload = Arc::default();
     if !is_ignored(SIGHUP) {
@@ -97,6 +97,7 @@ fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
 /// Returns true if the process was started with this signal ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // A hexadecimal mask of the ignored signals; bit 0 is signal 1.
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)

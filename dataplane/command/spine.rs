@@ -1,4 +1,4 @@
-//! `wedjat spine`.
+//! `wedjat spine`: runs a scheduler over leaves. It has the arguments and the code of `wedjat leaf`.
 
 use wedjat::state::table::Role;
 

@@ -26,7 +26,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Prints the state file.
+/// Prints the content of the state file, and the state of an agent on the leaf's core if there is one.
 pub fn run(arguments: &Arguments) -> Outcome {
     let snapshot = Snapshot::open(&arguments.node.state_file()?)?;
     if arguments.json {
@@ -92,12 +92,12 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
         let queued: Vec<_> = pool.queued.iter().map(u64::to_string).collect();
         let _ = writeln!(out, "  tasks that wait, by core: {}", queued.join(" "));
     }
-    let ids = |ids: &[u16]| ids.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
+    let join = |ids: &[u16]| ids.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
     for (core, idle) in pool.idle.iter().enumerate() {
-        let _ = writeln!(out, "  idle list of core {core}: [{}]", ids(idle));
+        let _ = writeln!(out, "  idle list of core {core}: [{}]", join(idle));
     }
     if pool.idle.len() > 1 {
-        let _ = writeln!(out, "  any core may take: [{}]", ids(&pool.idle_for_all));
+        let _ = writeln!(out, "  any core may take: [{}]", join(&pool.idle_for_all));
     }
     let _ = writeln!(
         out,
@@ -153,7 +153,7 @@ fn queues_tasks(policy: &str) -> bool {
     Entry::named(policy).is_some_and(Entry::holds)
 }
 
-/// Formats the stalls and counters of a core.
+/// Formats the stalls and counters of a core. `StallTicks` is the length of a current pause without polls.
 fn core_text(out: &mut String, index: usize, core: &CoreSnapshot, ticks_hz: u64) {
     let count = |name: &str| core.counters.get(name).copied().unwrap_or(0);
     let polls = count(Counter::BusyPolls.name()) + count(Counter::EmptyPolls.name());

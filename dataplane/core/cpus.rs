@@ -1,4 +1,4 @@
-//! CPUs of this process.
+//! CPUs of this process: affinity, pinning, and the threads of other nodes that poll the same CPU.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +25,7 @@ pub fn pin(cpu: usize) -> bool {
     sched_setaffinity(None, &only).is_ok()
 }
 
-/// Returns the usable CPUs without `cores`.
+/// Returns the usable CPUs without `cores`, for threads that must not disturb the polling cores.
 #[must_use]
 pub fn except(cores: &[usize]) -> Vec<usize> {
     usable().into_iter().filter(|cpu| !cores.contains(cpu)).collect()
@@ -95,6 +95,7 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
         };
+        // Found are the threads that poll CPU 2, except those that sleep, of other programs, or of this process.
         thread(1 << 30, 1, "wedjat");
         thread(1 << 30, 2, &thread_name("dispatch", 2, true));
         thread(1 << 30, 3, &thread_name("dispatch", 3, true));

@@ -29,6 +29,7 @@ pub mod worker;
 
 pub use quantity::quantity;
 
+// Time limits of tests that wait for threads, shared with the integration tests.
 #[cfg(test)]
 #[path = "../../tests/timeouts/mod.rs"]
 mod timeouts;

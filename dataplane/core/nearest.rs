@@ -1,4 +1,4 @@
-//! Suggestions for misspelt names.
+//! Suggestions for misspelt names in configurations and on command lines.
 
 /// Returns the known word with the smallest distance to `word`: letters added, left out, changed or swapped
 /// with the next one. Ignores case. The distance is at most one, or one for each three letters. Returns `None` if all

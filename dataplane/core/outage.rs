@@ -1,4 +1,4 @@
-//! Log limit for a failure that repeats.
+//! Log limit for a failure that repeats, for loops that retry.
 
 use std::time::{Duration, Instant};
 

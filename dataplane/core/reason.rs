@@ -1,7 +1,7 @@
 //! Drop reasons. Each reason has a counter. The table in docs/reference/drop-reasons.md is generated from the one here.
 
-/// Generates the enum, its list and its texts from one table: description of the packet, key, and things to
-/// check.
+/// Generates the enum, its list and its texts from one table. Each line has the description of the packet (which is
+/// also the help text), the key in reports, and the things to check.
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident => $key:literal, $look_at:literal;)+) => {
         /// Reason why a packet was dropped. The number of a reason is the index of its counter.

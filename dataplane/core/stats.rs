@@ -1,6 +1,7 @@
 //! Account of a leaf or agent, the report at its end, and its status line and warnings during the run. The account is
 //! readable for people and programs: sums over all cores, and the result of the ledger. The ledger is the packet
-//! accounting: received = sent on + consumed + dropped + held.
+//! accounting: received = sent on + consumed + dropped + held. A *stall* is a time of a millisecond or longer in which
+//! a core did not poll.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -271,6 +272,7 @@ pub fn line(
         |after: u64, before: u64| after.saturating_sub(before) as f64 / interval.max(1e-9) / 1e3;
     let change = |counter| now.count(counter) - before.count(counter);
     let rate_of = |counter: Counter| rate(now.count(counter), before.count(counter));
+    // Ticks of all cores in the interval.
     let all = interval * cores.max(1) as f64 * ticks_hz.max(1) as f64;
     let share = |ticks: u64| (100.0 * ticks as f64 / all.max(1.0)).min(100.0);
     format!(

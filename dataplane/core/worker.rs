@@ -289,6 +289,7 @@ impl Worker {
     pub fn poll(&mut self) -> Option<Task<'_>> {
         self.drop_forgotten();
         let taken = self.take()?;
+        // A copy, by which a task that is forgotten (`mem::forget`) can still be completed.
         self.current.set(Some(taken.duplicate()));
         self.began.set(Instant::now());
         Some(Task { worker: self, taken: Some(taken) })
@@ -468,7 +469,7 @@ fn requested_channels(
     Ok(wanted)
 }
 
-/// Claims the first free channel that fits the options.
+/// Claims the first free channel that fits the options. The agent must still grant the claim.
 fn claim(
     name: &str,
     region: &Arc<WorkerRegion>,
@@ -488,7 +489,7 @@ fn claim(
     Err(AttachError::Taken(owned()))
 }
 
-/// Pins the calling thread to a CPU, or returns the usable CPUs with the error.
+/// Pins the calling thread to a CPU. The error has the usable CPUs.
 fn pin(cpu: usize) -> Result<(), AttachError> {
     let usable = cpus::usable();
     let is_usable = usable.contains(&cpu);

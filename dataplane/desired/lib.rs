@@ -1,4 +1,7 @@
-//! Desired state of a node: its configuration file, and the changes that it takes while it runs.
+//! Desired state of a node (leaf, spine or agent): its configuration file, and the changes that it takes while it runs.
+//!
+//! [`config`] reads and checks files. [`state`] is the form of a desired state that files and controllers share.
+//! [`plan`] computes the changes that lead a running node to it, and [`control`] applies them to the node's cores.
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(all(feature = "batch", feature = "peers")),

@@ -1,6 +1,7 @@
-//! Changes that lead a node from its membership to a desired state.
+//! Changes that lead a node from its membership, its current pools, servers and workers, to a desired state.
 //!
-//! A removed object is *leaving* until its tasks are answered. It blocks changes that conflict with it.
+//! The desired state comes from a reloaded configuration file or from a controller. A removed object is *leaving* until
+//! its tasks are answered. It blocks changes that conflict with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,7 +30,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Changes that are possible now, and the obstacles to all further ones.
+/// Changes that are possible now, and the obstacles to all further ones. A reload uses only complete plans; a node
+/// that follows a controller makes the possible changes and plans again later.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Changes in the order in which they are made.
@@ -74,8 +76,9 @@ impl Plan {
     }
 }
 
-/// Comparison of a node's membership with a desired state.
+/// Comparison of a node's membership with a desired state. It collects obstacles while it computes the changes.
 struct Planner<'a> {
+    /// Membership, including leaving objects.
     now: &'a Membership,
     /// State of the membership without leaving objects.
     current: Desired,
@@ -86,12 +89,13 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Returns the plan. New servers and pools precede the workers that need them.
+    /// Returns the plan. New servers and pools precede the workers that need them, and removals precede new workers.
     fn plan(mut self) -> Plan {
         let (servers, pools) = (self.servers(), self.pools());
         let (removed, workers) = self.workers();
         let removed_servers = self.delta.servers.iter().map(|&ip| Change::RemoveServer { ip });
         let removed_pools = self.delta.pools.iter().map(|&id| Change::RemovePool { id });
+        // Servers and pools own workers, which leave with them.
         let removed_owners = removed_servers.chain(removed_pools).collect();
         let changes = [servers, pools, removed, removed_owners, workers].concat();
         Plan { changes, obstacles: self.obstacles }
@@ -140,11 +144,11 @@ impl Planner<'_> {
                 continue;
             };
             for Server { mac, registers } in entries {
-                let mut same = old.iter().filter(|old| old.registers == registers).peekable();
+                let mut same_kind = old.iter().filter(|old| old.registers == registers).peekable();
                 let change = Change::MoveServer { ip, to: ip, mac };
-                if same.peek().is_none() {
+                if same_kind.peek().is_none() {
                     self.fixed(format!("`server.registers` of {ip}"));
-                } else if same.all(|old| old.mac != mac) && !changes.contains(&change) {
+                } else if same_kind.all(|old| old.mac != mac) && !changes.contains(&change) {
                     changes.push(change);
                 }
             }
@@ -182,6 +186,9 @@ impl Planner<'_> {
     }
 
     /// Returns the removals of workers, and the changes of new and changed ones.
+    ///
+    /// A worker that changes its pool or server is removed now. It can join again only after it has left, so the rest
+    /// of its move is an obstacle.
     fn workers(&mut self) -> (Vec<Change>, Vec<Change>) {
         // Each worker, and true if it is leaving. The pool of a key is set only at a spine, where a member may be in
         // several pools; elsewhere the id alone names a worker.
@@ -224,14 +231,14 @@ impl Planner<'_> {
                 }
             }
         }
-        // Workers leave with their servers and pools.
-        let stays = |key: &WorkerKey| {
+        // Workers leave with their server or pool. Only workers that keep both need a removal of their own.
+        let keeps_owners = |key: &WorkerKey| {
             self.current.workers.get(key).is_some_and(|old| {
                 !self.delta.servers.contains(&old.server) && !self.delta.pools.contains(&old.pool)
             })
         };
         let mut removals = Groups::default();
-        for (pool, id) in removed.into_iter().filter(stays) {
+        for (pool, id) in removed.into_iter().filter(keeps_owners) {
             removals.add(Change::RemoveWorkers { pool, workers: Vec::new() }, id);
         }
         let mut workers = changed.changes();
@@ -241,7 +248,8 @@ impl Planner<'_> {
     }
 }
 
-/// Changes of workers, without the workers, and the workers of each.
+/// Changes grouped so that one change names all workers with equal values. Each entry is a change without workers, and
+/// their ids.
 #[derive(Default)]
 struct Groups(Vec<(Change, Vec<u16>)>);
 
@@ -303,7 +311,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Two pools, and a server with an entry for each.
+    /// Leaf's file with two pools, and a server with an entry for each.
     const FILE: &str = "[leaf]\nid = 1\ncores = [1]\n\
         [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n\
         [[spine]]\nid = 9\nip = '10.0.2.9'\n\
@@ -311,7 +319,7 @@ mod tests {
         [[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n\
         [[server]]\nip = '10.0.2.11'\nworkers = '4-5'\npool = 2\nregisters = true\n";
 
-    /// Returns the membership of a file.
+    /// Returns the initial membership of a leaf with this file.
     fn membership(text: &str) -> Membership {
         let config = Config::parse(Path::new("leaf.toml"), text);
         Membership::of(&config.unwrap_or_else(|error| panic!("{error}")))
@@ -328,6 +336,7 @@ mod tests {
     fn equal_states_need_no_change() {
         let now = membership(FILE);
         assert_eq!(Plan::new(&now, &now.desired(false), false), Plan::default());
+        // At a spine, the key of a worker includes its pool.
         let spine = Delta::between(&now.desired(true), &now.desired(true));
         assert!(spine.is_empty());
     }
@@ -352,6 +361,7 @@ mod tests {
         assert_eq!(plan(&now, &moved), (vec![change], Vec::new()));
         let more = "[[server]]\nip = '10.0.2.12'\nworkers = '8'\npool = 1\n\
             [[server]]\nip = '10.0.2.12'\nworkers = '9'\npool = 2\nregisters = true\n";
+        // A new server with two different entries can't be added by one change.
         let (_, obstacles) = plan(&now, &format!("{FILE}{more}"));
         assert_eq!(obstacles.len(), 1, "{obstacles:?}");
         assert!(obstacles[0].starts_with("entries of server 10.0.2.12 that differ can't change"));
@@ -359,6 +369,7 @@ mod tests {
 
     #[test]
     fn settings_of_a_pool_change_alone() {
+        // The new policy of pool 2, followed by further keys of the pool.
         let lines = "'jbsq(k=3)'\nqueue = 9\noverflow = 'refuse'\nspine = 9\nsignals = 'none'";
         let changes = [
             "set-policy pool=2 policy=jbsq(k=3, silence-ms=0)",

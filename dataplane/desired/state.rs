@@ -1,7 +1,9 @@
 //! Desired state of one node: its pools, servers and workers, and the delta between two such states.
 //!
-//! The configuration file, a controller and the node's own membership give the same form, so one comparison serves
-//! reloads and followers.
+//! The configuration file, a controller and the node's own membership give the same form. One comparison thus serves
+//! reloads of the file and nodes that follow a controller.
+//!
+//! A leaf schedules tasks over the workers of servers. A spine schedules over leaves, so its workers are leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -51,7 +53,7 @@ pub struct Pool {
     pub key: Option<Key>,
     /// Address at which clients reach it, if not the node's own.
     pub service: Option<IpAddr>,
-    /// At a leaf: spine that receives its signals, and their rules.
+    /// At a leaf: spine that receives signals of the pool's load, and the rules of these signals.
     pub link: Option<(Spine, Protocol)>,
 }
 
@@ -73,7 +75,7 @@ impl Pool {
     }
 }
 
-/// One entry of a server.
+/// One `[[server]]` entry, without its address and workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Server {
     /// MAC address; `None` if it is resolved.
@@ -98,7 +100,7 @@ pub struct Worker {
 /// Id of a worker. At a spine also its pool, because a leaf may be in several.
 pub type WorkerKey = (Option<u16>, u16);
 
-/// Desired state of a node. A controller's pools have settings of their own kind, `P`.
+/// Desired state of a node. `P` is the type of a pool's settings: a controller has its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired<P = Pool> {
     /// Pools by id.
@@ -115,7 +117,7 @@ impl<P> Default for Desired<P> {
     }
 }
 
-/// Delta between two states.
+/// Delta between two states: new and changed entries, and the keys of removed ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delta<P = Pool> {
     /// New and changed entries.
@@ -145,7 +147,7 @@ fn changes<K: Ord + Copy, V: PartialEq + Clone>(
     (put.map(|(key, value)| (*key, value.clone())).collect(), removed.copied().collect())
 }
 
-/// Removes and adds entries.
+/// Removes the keys `removed` from a map, and adds or replaces the entries of `put`.
 fn update<K: Ord, V>(map: &mut BTreeMap<K, V>, removed: &[K], put: BTreeMap<K, V>) {
     removed.iter().for_each(|key| _ = map.remove(key));
     map.extend(put);
@@ -182,10 +184,10 @@ impl<P> Desired<P> {
         update(&mut self.workers, &workers, put.workers);
     }
 
-    /// Takes the drains of workers from another state.
-    pub fn keep_drains(&mut self, of: &Self) {
+    /// Copies from another state which workers are drained. Workers that it lacks are not drained.
+    pub fn keep_drains(&mut self, other: &Self) {
         for (key, worker) in &mut self.workers {
-            worker.is_drained = of.workers.get(key).is_some_and(|old| old.is_drained);
+            worker.is_drained = other.workers.get(key).is_some_and(|old| old.is_drained);
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Real-time clock for a core that sleeps while no packets arrive.
+//! Real-time clock for a core that sleeps while no packets arrive. The poll loop gets its time from it, and reports
+//! each poll to it.
 //!
 //! After a time without work the core arms the devices' interrupts, polls once more, and sleeps until an interrupt or
-//! a timer.
+//! a timer. A *late wake* is a sleep that a timer ended although packets waited, because their interrupt did not come.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -26,7 +27,9 @@ const GRACE_NS: u64 = 1_000_000;
 pub struct Adaptive {
     /// Clock while the core polls.
     tsc_clock: StallCounter,
+    /// Sources of wake-ups of the core's ports.
     sleeper: Sleeper,
+    /// Counters of the core.
     counters: Counters,
     /// Numbers of packets received and sent up to the last poll.
     packets: (u64, u64),
@@ -122,10 +125,12 @@ impl Adaptive {
 }
 
 impl Clock for Adaptive {
+    /// Returns the ticks per second of all times of this clock.
     fn ticks_hz(&self) -> u64 {
         self.tsc_clock.ticks_hz()
     }
 
+    /// Returns the reader of the TSC, to measure how long decisions take.
     fn stopwatch(&self) -> Option<fn() -> u64> {
         self.tsc_clock.stopwatch()
     }
@@ -136,13 +141,16 @@ impl Clock for Adaptive {
         self.tsc_clock.next(stop)
     }
 
+    /// Returns true if the core has slept since the last poll. The poll loop then runs a tick first, because timers may
+    /// be due.
     #[inline]
     fn has_slept(&self) -> bool {
         self.has_slept
     }
 
-    /// After a poll with work, disarms the interrupts. After `SPIN_NS` without work, arms them. Sleeps after a poll
-    /// without work while they are armed. Does not sleep while an interrupt is missing: it may still come.
+    /// Handles the end of a poll, with the node's progress. After a poll with work, disarms the interrupts. After
+    /// `SPIN_NS` without work, arms them. Sleeps after a poll without work while they are armed. Does not sleep while
+    /// an interrupt is missing: it may still come.
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let (progress, now) = (progress(), self.tsc_clock.last());
@@ -154,7 +162,9 @@ impl Clock for Adaptive {
         {
             self.judge(end);
         }
+        // The numbers of packets are sums, so a change means that the poll had work.
         if packets != self.packets {
+            // Packets waited at the end of a sleep that no device ended: gives their interrupt some more time.
             if let Some(end) = unwoken
                 && packets.0 != self.packets.0
             {
@@ -166,7 +176,7 @@ impl Clock for Adaptive {
                 self.disarm();
             }
         } else if self.unannounced.is_some() {
-            // Polls on.
+            // Polls on: the interrupt may still come.
         } else if self.is_armed {
             self.sleep(&progress);
         } else if now.saturating_sub(self.last_work) >= self.ticks(SPIN_NS) {
@@ -182,6 +192,7 @@ impl Clock for Adaptive {
         self.tsc_clock.drain(quiet, longest, is_busy);
     }
 
+    /// Returns no error: only the stop request ends the loop in real time.
     fn ended(&self) -> Result<(), ClockError> {
         self.tsc_clock.ended()
     }

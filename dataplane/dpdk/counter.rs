@@ -1,4 +1,5 @@
-//! Real time: the processor's time-stamp counter (TSC).
+//! Clocks of a poll loop in real time, on the processor's time-stamp counter (TSC). [`Eal`] is the plain clock.
+//! [`StallCounter`] also records pauses of the core.
 //!
 //! A pause is a long time between two polls, because the core did not run; a stall is a pause of at least 1 ms.
 
@@ -14,9 +15,11 @@ use crate::Eal;
 
 /// TSC clock that records the pauses and stalls of its core in the core's counters.
 pub struct StallCounter {
+    /// Reader of the TSC.
     eal: Eal,
+    /// Counters of the core.
     counters: Counters,
-    /// Time of the last poll; `u64::MAX` before the first.
+    /// Time of the last poll in ticks; `u64::MAX` before the first.
     last: u64,
     /// Ticks between two polls above which they count as a pause.
     pause: u64,
@@ -33,20 +36,22 @@ impl StallCounter {
         Self { eal, counters, last: u64::MAX, pause, stall }
     }
 
-    /// Returns the current time.
+    /// Returns the current time in ticks.
     pub(super) fn now(&self) -> u64 {
         self.eal.now()
     }
 
-    /// Returns the time of the last poll.
+    /// Returns the time of the last poll in ticks.
     #[inline]
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Ends a sleep that was planned until `until`. It counts as a pause only if it ended a stall's length too late.
+    /// Ends a sleep that was planned until `until`, in ticks. It counts as a pause only if it ended a stall's length
+    /// too late.
     pub(super) fn slept(&mut self, until: u64) {
         let now = self.now();
+        // The next poll measures a pause from `last` on.
         self.last = if now.saturating_sub(until) < self.stall { now } else { until };
     }
 
@@ -72,6 +77,7 @@ impl StallCounter {
 }
 
 impl Clock for StallCounter {
+    /// Returns the TSC's ticks per second.
     fn ticks_hz(&self) -> u64 {
         self.eal.ticks_hz()
     }
@@ -99,6 +105,7 @@ impl Clock for StallCounter {
     #[inline(always)]
     fn polled(&mut self, _: impl FnOnce() -> Progress) {}
 
+    /// Calls `is_busy` with the time until it has returned false for `quiet`, at most for `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
         self.eal.drain(quiet, longest, is_busy);
     }
@@ -110,6 +117,7 @@ impl Clock for StallCounter {
 }
 
 impl Clock for Eal {
+    /// Returns the TSC's ticks per second.
     fn ticks_hz(&self) -> u64 {
         Self::ticks_hz(self)
     }
@@ -120,6 +128,7 @@ impl Clock for Eal {
         if stop.load(Relaxed) { None } else { Some(self.now()) }
     }
 
+    /// Does nothing: a core on this clock polls without a pause.
     #[inline(always)]
     fn polled(&mut self, _: impl FnOnce() -> Progress) {}
 
@@ -140,6 +149,7 @@ impl Clock for Eal {
         }
     }
 
+    /// Returns no error: only `stop` ends the loop in real time.
     fn ended(&self) -> Result<(), ClockError> {
         Ok(())
     }

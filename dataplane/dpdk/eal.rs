@@ -25,6 +25,7 @@ const MEMORY_MB: u32 = 512;
 /// Running EAL. Clones share it; pools and devices hold one. Dropping the last one cleans up.
 #[derive(Clone)]
 pub struct Eal {
+    /// Cleans up EAL after the last clone.
     running: Arc<EalProcess>,
     /// Ticks of [`Eal::now`] per second.
     ticks_hz: u64,
@@ -32,8 +33,9 @@ pub struct Eal {
 
 /// The running EAL of this process.
 struct EalProcess {
+    /// EAL's arguments, before the replacement of memif sockets.
     arguments: Vec<String>,
-    /// Relays of memif devices.
+    /// Relays of memif devices (packet interfaces in shared memory), which stand between the driver and its peers.
     relays: Relays,
 }
 
@@ -110,12 +112,12 @@ impl Eal {
         Self::init_excluding(user, devices, &[])
     }
 
-    /// Like [`Eal::init`], but keeps the calling thread and EAL's own threads off the CPUs `dispatchers`.
+    /// Starts EAL like [`Eal::init`], but keeps the calling thread and EAL's own threads off the CPUs `dispatchers`.
     /// EAL's threads then never interrupt a poll loop. Has no effect if the user places lcores or no other
     /// CPU is left.
     ///
     /// # Errors
-    /// See [`Eal::init`].
+    /// Same as for [`Eal::init`].
     pub fn init_excluding(
         user: &[String],
         devices: &[&str],
@@ -138,7 +140,8 @@ impl Eal {
     /// Starts EAL with exactly these arguments, except that memif devices get private sockets.
     fn start(arguments: &[String]) -> Result<Self, EalError> {
         let mut relays = Relays::default();
-        // EAL's interrupt thread handles its earlier events, such as messages for the driver, before this work.
+        // Waits for EAL's interrupt thread: it handles earlier events, such as messages for the driver, before this
+        // empty work.
         let settle: memif::MapSettler = Arc::new(|| turns::take_turn(&|| {}));
         let relayed_arguments = relays.interpose(arguments, &settle)?;
         let mut argv = Vec::with_capacity(relayed_arguments.len() + 2);
@@ -152,7 +155,7 @@ impl Eal {
         }
         let argc = argv.len() as c_int;
         argv.push(std::ptr::null_mut());
-        let log = LogCapture::start();
+        let log = LogCapture::start(); // EAL's messages, for an error
         let watch = log.as_ref().and_then(|log| ExitWatch::start(log, arguments));
         Pages::remove_at_exit();
         // A failed start removes the hugepage files of a recorded prefix. Another process may use a prefix that the
@@ -240,7 +243,9 @@ pub fn tsc() -> u64 {
 pub struct Lcore {
     /// True if this guard has registered the thread.
     has_registered: bool,
+    /// Keeps EAL running.
     _eal: Eal,
+    /// A pointer type, so that the guard cannot move to another thread.
     _this_thread: PhantomData<*const ()>,
 }
 
@@ -439,6 +444,7 @@ fn hint(errno: c_int, log: &str) -> &'static str {
 
 /// Captures DPDK's log during a step of start-up, so that an error can quote it.
 pub(super) struct LogCapture {
+    /// File in memory that receives the log.
     file: File,
 }
 
@@ -474,10 +480,10 @@ impl LogCapture {
     }
 }
 
-/// Hugepage files of this process, which EAL does not remove.
+/// Removal of this process's hugepage files, which EAL leaves behind.
 struct Pages;
 
-/// Prefix of these files, and the process that created them.
+/// Prefix of the hugepage files, and the process that created them; `None` if there is nothing to remove.
 static PAGES: Mutex<Option<(String, u32)>> = Mutex::new(None);
 
 impl Pages {
@@ -490,6 +496,7 @@ impl Pages {
             return None;
         }
         let option = arguments.find(|text| is_option(text, "--file-prefix"))?;
+        // The value follows after `=`, or as the next argument.
         option
             .strip_prefix("--file-prefix=")
             .or(arguments.next().map(String::as_str))
@@ -554,6 +561,7 @@ impl ExitWatch {
 }
 
 impl Drop for ExitWatch {
+    /// Ends the watch: the start has returned, so a later exit is no failure of it.
     fn drop(&mut self) {
         Self::end();
     }
@@ -598,13 +606,13 @@ pub(super) fn drivers() -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Splits a command line.
+    /// Splits a command line into its words.
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
     #[test]
-    fn a_bare_machine_gets_what_it_needs() {
+    fn machine_without_hugepages_gets_arguments() {
         // Without hugepages, on CPUs 0 and 1, as process 7.
         assert_eq!(
             arguments(&[], &["net_memif0"], false, &[0, 1], 7).join(" "),
@@ -621,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_arguments_win() {
+    fn user_arguments_have_precedence() {
         let user =
             words("--no-huge --no-shconf -m64 --file-prefix=a -l 0-1 --no-pci --log-level=debug");
         assert_eq!(arguments(&user, &["03:00.0"], true, &[0], 7), user);

@@ -1,5 +1,5 @@
 //! Events of devices: the system wants to remove a device, or a device needs a reset. EAL's interrupt thread reports
-//! them, and the watching thread handles them.
+//! them by callbacks. The *watching thread*, which looks after a node's devices, takes and handles them.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ static PENDING: Mutex<BTreeSet<(String, Cause)>> = Mutex::new(BTreeSet::new());
 /// Port id for all ports (`RTE_ETH_ALL`).
 const ALL_PORTS: u16 = sys::RTE_MAX_ETHPORTS as u16;
 
-/// Registers the callbacks. EAL must run.
+/// Registers the callbacks, once per process. EAL must run.
 pub(super) fn watch() {
     static REGISTERED: Once = Once::new();
     // SAFETY: EAL runs; both functions live for the whole process and need no argument.

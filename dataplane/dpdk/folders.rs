@@ -62,7 +62,7 @@ impl PrivateFolder {
     /// Creates an empty folder.
     ///
     /// # Errors
-    /// See [`runtime`].
+    /// If the folder of sockets cannot be created, or another user may enter it.
     pub(super) fn new() -> io::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -73,6 +73,7 @@ impl PrivateFolder {
         Ok(Self(folder))
     }
 
+    /// Returns its path.
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
@@ -243,8 +244,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the id of an exited process.
-    fn dead() -> u32 {
+    /// Returns the id of an exited process, which no other process has yet.
+    fn dead_process() -> u32 {
         let mut child = Command::new("true").spawn().unwrap();
         let number = child.id();
         child.wait().unwrap();
@@ -255,7 +256,8 @@ mod tests {
     #[test]
     fn only_leftovers_of_dead_processes_are_removed() {
         let home = tempfile::tempdir().unwrap();
-        let (dead, alive) = (dead(), std::process::id());
+        let (dead, alive) = (dead_process(), std::process::id());
+        // Creates a folder with this name.
         let folder = |name: String| {
             let folder = home.path().join(name);
             fs::create_dir(&folder).unwrap();
@@ -266,7 +268,7 @@ mod tests {
         drop(UnixDatagram::bind(leftover.join("mp_socket")).unwrap());
         let own_folder = folder(eal_prefix(alive));
         let of_others = [folder(format!("rte-{dead}")), folder("wedjat-x".to_owned())];
-        // Its process runs outside this PID namespace.
+        // Stands for a process outside this PID namespace: no such process is visible, but it serves a socket.
         let served = folder(format!("{}.2", eal_prefix(dead)));
         let listener = UnixListener::bind(served.join("telemetry")).unwrap();
         let link = home.path().join(format!("{}.3", eal_prefix(dead)));
@@ -299,7 +301,8 @@ mod tests {
     #[test]
     fn hugepages_of_dead_processes_are_removed_unless_locked() {
         let home = tempfile::tempdir().unwrap();
-        let prefix = eal_prefix(dead());
+        let prefix = eal_prefix(dead_process());
+        // Creates a file with this name.
         let file = |name: &str| {
             let path = home.path().join(name);
             (File::create(&path).unwrap(), path)

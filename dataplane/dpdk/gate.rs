@@ -1,5 +1,5 @@
 //! Gate that keeps threads out of a device's bursts. It closes while the driver maps or unmaps memory that the
-//! bursts access.
+//! bursts access. A *burst* is one call of the driver that receives or sends packets.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
@@ -27,7 +27,9 @@ struct InBurst(AtomicBool);
 
 /// One thread's pass through a gate.
 pub(super) struct Pass {
+    /// Gate of the pass.
     gate: Arc<Gate>,
+    /// State of this thread, which the gate's list shares.
     in_burst: Arc<InBurst>,
 }
 
@@ -63,7 +65,7 @@ impl Gate {
 }
 
 impl Pass {
-    /// Runs `burst` and returns its result; 0 if the gate is closed.
+    /// Runs `burst` and returns its number of packets; returns 0 without a call while the gate is closed. Never waits.
     #[inline]
     pub(super) fn burst(&self, burst: impl FnOnce() -> usize) -> usize {
         self.in_burst.0.store(true, Relaxed);
@@ -95,6 +97,7 @@ mod tests {
     #[test]
     fn closed_gate_excludes_bursts() {
         let (gate, stop) = (Arc::<Gate>::default(), AtomicBool::new(false));
+        // Threads inside a burst now; bursts so far.
         let (in_burst, bursts) = (AtomicUsize::new(0), AtomicU64::new(0));
         let mut in_burst_while_closed = 0;
         thread::scope(|scope| {
@@ -114,6 +117,7 @@ mod tests {
                 });
             }
             for _ in 0..200 {
+                // Waits until a burst has run since the gate opened again.
                 let before = bursts.load(Relaxed);
                 while bursts.load(Relaxed) == before {
                     thread::yield_now();

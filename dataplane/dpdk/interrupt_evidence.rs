@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Number of misses after which the interrupts count as broken. A *miss* is a sleep that ended without an interrupt
-/// although packets were waiting, and no interrupt has come shortly afterwards. A packet that arrives between the end of a
-/// sleep and the check, and a slow interrupt, may also look like a miss, but not so often without a single interrupt.
+/// although packets were waiting, and no interrupt has come shortly afterwards. A packet that arrives between the end
+/// of a sleep and the check may also look like a miss, and so may a slow interrupt. Eight of them without a single
+/// interrupt are unlikely.
 const MISSES_MAX: u32 = 8;
 
 /// Evidence for one device, shared by its cores. Holds [`PROVEN`], or the number of misses since the last interrupt.

@@ -1,5 +1,6 @@
-//! Interrupts of memif rings for a sleeping reader. A flag in the ring requests interrupts; the writer then
-//! writes into an eventfd after each burst.
+//! Interrupts of memif rings for a sleeping reader. memif is a packet interface in shared memory: a client announces
+//! *regions* with *rings* to a server. A flag in the ring requests interrupts; the writer then writes into an eventfd
+//! after each burst.
 //!
 //! The driver (DPDK 22.11) requests none when it connects and cannot request them later, but as a writer it
 //! obeys the flag. So a reader that wants to sleep sets the flag in the ring itself. The driver never reads
@@ -91,7 +92,8 @@ impl AnnouncedMemory {
         self.rings.push((place, event));
     }
 
-    /// Returns the interrupts of the rings that we read, by their numbers; `None` for a ring without a usable one.
+    /// Returns the interrupts of the rings that we read, in the order of their numbers, in which they were announced.
+    /// `None` for a ring without a usable one.
     pub(super) fn interrupts(self) -> Vec<Option<Arc<RingInterrupt>>> {
         let Self { regions, rings } = self;
         let new = |(place, event)| RingInterrupt::new(event, &regions, place);

@@ -1,5 +1,6 @@
-//! Sockets of AF_PACKET and AF_XDP devices, which their drivers (DPDK 22.11) do not expose. Cores sleep on
-//! them. Sockets of AF_PACKET also report the packets dropped by the kernel because of a full ring.
+//! Sockets of AF_PACKET and AF_XDP devices, which their drivers (DPDK 22.11) do not expose. The functions find them
+//! among the descriptors of this process. Cores sleep on them. Sockets of AF_PACKET also report the packets dropped by
+//! the kernel because of a full ring.
 #![allow(unsafe_code, reason = "socket options that no crate has")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Ports on real devices: owners of DPDK's environment, mempools, mbufs and devices.
+//! Ports on real devices: owners of DPDK's environment, mempools, mbufs and devices. A *port* is a queue pair of a
+//! device, which one core polls.
 //!
 //! One thread starts everything in this order. Dropping the owners undoes it in reverse:
 //! ```no_run

@@ -10,7 +10,7 @@ use wedjat_sys as sys;
 /// Target of the records.
 const TARGET: &str = "dpdk";
 
-/// `cookie_io_functions_t` of stdio.h.
+/// `cookie_io_functions_t` of stdio.h: functions of a C stream that the program implements itself.
 #[repr(C)]
 struct CookieFunctions {
     read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize>,
@@ -20,6 +20,7 @@ struct CookieFunctions {
 }
 
 unsafe extern "C" {
+    /// glibc's function that opens a C stream on such functions.
     fn fopencookie(
         cookie: *mut c_void,
         mode: *const c_char,
@@ -60,7 +61,8 @@ pub(super) fn log_captured(text: &str) {
     }
 }
 
-/// Accepts all bytes in any case; stdio would repeat the call otherwise.
+/// Writes bytes of the stream to wedjat's log, with the level of DPDK's current message. Accepts all bytes in any case;
+/// stdio would repeat the call otherwise.
 unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> isize {
     // SAFETY: stdio passes `len` bytes that live during the call.
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_of_dpdk_are_ours() {
+    fn dpdk_levels_are_converted() {
         let levels = [4, 5, 6, 7, 8].map(level);
         use log::Level::{Debug, Error, Info, Warn};
         assert_eq!(levels, [Error, Warn, Info, Info, Debug]);

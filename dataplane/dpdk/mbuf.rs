@@ -95,8 +95,8 @@ impl Mbuf {
         self.set_field(sys::WEDJAT_MBUF_PKT_LEN, packet_len);
     }
 
-    /// Reads the field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants. Wrapper.h asserts their
-    /// widths.
+    /// Reads the field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants. `wrapper.h` of `wedjat-sys`
+    /// asserts the fields' widths.
     #[inline(always)]
     fn field<T: Copy>(&self, offset: u32) -> T {
         // SAFETY: the mbuf is live. Offset and type are those of a field, as the C compiler laid it out.
@@ -135,12 +135,14 @@ impl Mbuf {
 const USUAL_DATA: usize = 128 + sys::WEDJAT_MBUF_HEADROOM as usize;
 
 impl Buf for Mbuf {
+    /// Returns the bytes of the packet's first segment, from the Ethernet header on.
     #[inline]
     fn bytes(&self) -> &[u8] {
         // SAFETY: DPDK keeps data_off + data_len within the buffer, whose memory EAL mapped and zeroed.
         unsafe { std::slice::from_raw_parts(self.data(), self.data_len()) }
     }
 
+    /// Returns the same bytes for changes in place.
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`. This value is the only owner, so there is no other reader or writer.
@@ -160,22 +162,26 @@ impl Buf for Mbuf {
         fits
     }
 
+    /// Returns true if the packet continues in further mbufs.
     #[inline]
     fn is_segmented(&self) -> bool {
         self.field::<u16>(sys::WEDJAT_MBUF_NB_SEGS) != 1
     }
 
+    /// Moves the bytes of all segments into the first one. Returns false, without a change, if they do not fit.
     fn linearise(&mut self) -> bool {
         // SAFETY: this value owns the mbuf and its segments. DPDK frees the emptied ones.
         unsafe { sys::rte_pktmbuf_linearize(self.0.as_ptr()) == 0 }
     }
 
+    /// Returns true if the IPv4 and UDP checksums are marked as verified, by the device or the port.
     #[inline]
     fn checksums_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         flags & sys::WEDJAT_RX_CKSUM_MASK == sys::WEDJAT_RX_CKSUM_GOOD
     }
 
+    /// Returns true if the UDP checksum is marked as verified.
     #[inline]
     fn udp_checksum_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
@@ -190,11 +196,14 @@ impl Buf for Mbuf {
         (flags & field.flag != 0).then(|| self.field(u32::from(field.offset)))
     }
 
+    /// Prefetches the first cache line of the packet.
     #[inline]
     fn prefetch(&self) {
         prefetch(self.data());
     }
 
+    /// Prefetches the first cache line of the mbuf, and that of the packet at its usual place. Reads no field, because
+    /// the mbuf is not in the cache yet.
     #[inline]
     fn prefetch_all(&self) {
         let mbuf = self.0.as_ptr().cast::<u8>();
@@ -212,6 +221,7 @@ impl Token for Mbuf {
         mbuf.as_ptr().expose_provenance() as u64
     }
 
+    /// Takes the ownership back from such a word.
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
         let mbuf = std::ptr::with_exposed_provenance_mut(word as usize);
@@ -222,6 +232,7 @@ impl Token for Mbuf {
 }
 
 impl Drop for Mbuf {
+    /// Returns the mbuf to its pool, with all its segments.
     #[inline]
     fn drop(&mut self) {
         // SAFETY: this value owns the mbuf and does not use it again.

@@ -133,6 +133,7 @@ pub enum SocketError {
 
 /// Relay of one socket: the public socket that devices of one role name, and the private one for the driver.
 pub(super) struct Relay {
+    /// Role of the socket's devices in this process.
     role: Role,
     /// Public socket from the arguments, which peers use.
     outer: Socket,
@@ -142,6 +143,7 @@ pub(super) struct Relay {
     listener: OwnedFd,
     /// True if this process created the file of `outer`, and it still exists.
     has_file: AtomicBool,
+    /// Keeps cores out of bursts while the driver maps or unmaps memory.
     barrier: MapBarrier,
     /// Users whose processes may be peers, besides our own and root.
     users: BTreeSet<u32>,
@@ -161,7 +163,7 @@ pub(super) struct Relay {
     handshake_ms: AtomicU64,
 }
 
-/// Interrupts of a device's rings by ring number; `None` for a ring whose writer sends none.
+/// Interrupts of a device's receive rings by ring number; `None` for a ring whose writer sends none.
 pub(super) type RingInterrupts = Vec<Option<Arc<RingInterrupt>>>;
 
 /// Status of peers for reports.
@@ -181,6 +183,7 @@ struct PeerStatus {
 
 /// Barrier for messages that make the driver map or unmap memory.
 struct MapBarrier {
+    /// Gate that the cores pass for each burst.
     gate: Arc<Gate>,
     /// Waits until the driver has processed all earlier messages.
     settle: MapSettler,
@@ -202,22 +205,27 @@ pub(super) type MapSettler = Arc<dyn Fn() + Send + Sync>;
 
 /// A started device of a server. While one exists, the relay accepts peers.
 pub(super) struct ServerDevice {
+    /// Relay that accepts its peers.
     relay: Arc<Relay>,
+    /// Id of the device in the protocol.
     id: u32,
 }
 
 /// A memif device and its relay.
 #[derive(Clone)]
 pub(super) struct RelayedDevice {
+    /// Name of the device, such as `net_memif0`.
     pub(super) device: String,
     /// Id in the protocol, which is different for each device of a socket.
     pub(super) id: u32,
+    /// Relay of its socket, which devices of the same role share.
     pub(super) relay: Arc<Relay>,
 }
 
 /// All memif devices of this process.
 #[derive(Default)]
 pub(super) struct Relays {
+    /// The devices with their relays.
     all: Vec<RelayedDevice>,
     /// Folder of the drivers' sockets; created for the first one.
     private: Option<PrivateFolder>,
@@ -225,11 +233,13 @@ pub(super) struct Relays {
 
 /// Arguments of a memif device for its connection.
 struct Arguments<'a> {
+    /// Value of `role=`.
     role: Role,
     /// Value of `socket=`.
     name: &'a str,
     /// Value of `socket-abstract=`, if given.
     is_abstract: Option<bool>,
+    /// Value of `id=`.
     id: u32,
     /// Names or numbers of users, separated by `+`.
     users: &'a str,
@@ -428,6 +438,7 @@ pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
 
 /// Returns a user's id from a name or number; `None` for an unknown name.
 fn user_id(user: &str) -> Option<u32> {
+    // A line of the file is NAME:PASSWORD:ID:...
     let id_in = |line: &str| {
         let mut fields = line.split(':');
         (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok()).flatten()
@@ -446,20 +457,21 @@ impl Relays {
         arguments: &[String],
         settle: &MapSettler,
     ) -> Result<Vec<String>, SocketError> {
-        let mut all = Vec::with_capacity(arguments.len());
+        let mut new_arguments = Vec::with_capacity(arguments.len());
         for argument in arguments {
             // Both `--vdev=DEVICE` and `--vdev DEVICE` are allowed.
             let (option, vdev) = argument
                 .strip_prefix("--vdev=")
                 .map_or(("", argument.as_str()), |vdev| ("--vdev=", vdev));
-            let is_vdev = !option.is_empty() || all.last().is_some_and(|last| last == "--vdev");
+            let is_vdev =
+                !option.is_empty() || new_arguments.last().is_some_and(|last| last == "--vdev");
             let (name, rest) = vdev.split_once(',').unwrap_or((vdev, ""));
-            all.push(match is_vdev && name.starts_with("net_memif") {
-                true => format!("{option}{}", self.interposed(name, rest, settle)?),
+            new_arguments.push(match is_vdev && name.starts_with("net_memif") {
+                true => format!("{option}{}", self.interpose_device(name, rest, settle)?),
                 false => argument.clone(),
             });
         }
-        Ok(all)
+        Ok(new_arguments)
     }
 
     /// Returns the relay of a device; `None` for an unknown device.
@@ -467,8 +479,9 @@ impl Relays {
         self.all.iter().find(|one| one.device == device)
     }
 
-    /// Returns one device with its new arguments.
-    fn interposed(
+    /// Returns one memif device with its new arguments. Creates its relay, or finds that of another device on the same
+    /// socket.
+    fn interpose_device(
         &mut self,
         device: &str,
         arguments: &str,
@@ -480,6 +493,7 @@ impl Relays {
             return Err(SocketError::Argument { device: device.to_owned(), found, known });
         }
         let Some(arguments) = Arguments::parse(arguments) else {
+            // Unchanged: the driver refuses them with a message of its own.
             return Ok(format!("{device},{arguments}"));
         };
         let (role, id) = (arguments.role, arguments.id);
@@ -500,8 +514,8 @@ impl Relays {
             }
         };
         let inner = &relay.inner.name;
-        let all: Vec<&str> = std::iter::once(device).chain(arguments.for_driver).collect();
-        let device_text = format!("{},socket={inner},socket-abstract=no", all.join(","));
+        let words: Vec<&str> = std::iter::once(device).chain(arguments.for_driver).collect();
+        let device_text = format!("{},socket={inner},socket-abstract=no", words.join(","));
         self.all.push(RelayedDevice { device: device.to_owned(), id, relay });
         Ok(device_text)
     }
@@ -676,10 +690,10 @@ impl Relay {
 
     /// Records that a device has a peer, or none any more.
     fn note_connection(&self, id: u32, interrupts: Option<RingInterrupts>) {
-        let mut all = locked(&self.interrupts);
+        let mut by_device = locked(&self.interrupts);
         match interrupts {
-            Some(interrupts) => all.insert(id, interrupts),
-            None => all.remove(&id),
+            Some(interrupts) => by_device.insert(id, interrupts),
+            None => by_device.remove(&id),
         };
         self.connection.fetch_add(1, Release);
     }
@@ -762,8 +776,8 @@ impl Relay {
             }
         };
         expect(MessageKind::Hello)?;
-        let (connect, all) = messages.split_last().ok_or_else(silent)?;
-        for message in all {
+        let (connect, announcements) = messages.split_last().ok_or_else(silent)?;
+        for message in announcements {
             message.send(driver, Some(message.event(may_wake, false).unwrap_or(&self.dummy_event)));
             expect(MessageKind::Ack)?;
         }
@@ -804,6 +818,7 @@ impl Drop for Relay {
 
 /// Thread that forwards all messages of a server's socket, or of a client's single connection.
 struct Forwarder {
+    /// Relay of the socket.
     relay: Arc<Relay>,
     /// True while it accepts peers.
     accepts: bool,
@@ -811,6 +826,7 @@ struct Forwarder {
     accepts_from: Option<Instant>,
     /// Failures to accept a peer.
     outage: Outage,
+    /// Control channels of the current peers.
     channels: Vec<PeerChannel>,
     /// Ids of the connected devices.
     connected: BTreeSet<u32>,
@@ -818,7 +834,9 @@ struct Forwarder {
 
 /// Control channel of one peer.
 struct PeerChannel {
+    /// Socket of the peer.
     peer: OwnedFd,
+    /// Phase of the connection.
     state: ChannelState,
     /// Time of the channel's creation.
     began: Instant,
@@ -852,7 +870,9 @@ impl ChannelState {
 /// Ends of a channel that are ready to read.
 #[derive(Clone, Copy)]
 struct ReadyEnds {
+    /// True if the driver has sent a message or closed its socket.
     driver: bool,
+    /// True if the peer has sent a message or closed its socket.
     peer: bool,
 }
 
@@ -1189,6 +1209,7 @@ struct Message {
     bytes: [u8; MESSAGE_BYTES + 1],
     /// Length of the message in bytes.
     len: usize,
+    /// Descriptors that came with the message or go with it.
     descriptors: Vec<OwnedFd>,
 }
 
@@ -1210,7 +1231,8 @@ impl Message {
         MessageKind::of(self.bytes())
     }
 
-    /// Receives a message without waiting. Returns `None` if the other end is closed or no message waits.
+    /// Receives a message without waiting. Returns `None` if the peer's end is closed or no message
+    /// waits.
     fn receive(end: &OwnedFd) -> Option<Self> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
         // A message has at most one descriptor. With room for two, the checker sees a second one.
@@ -1296,7 +1318,7 @@ fn announced(messages: Vec<Message>) -> AnnouncedMemory {
     announced
 }
 
-/// Returns the numbers of rings of a device with these queues.
+/// Returns the numbers of rings, by direction, of a device with these numbers of receive and transmit queues.
 pub(super) fn rings(role: Role, receive: u16, transmit: u16) -> Rings {
     let (receive, transmit) = (receive.min(RINGS_MAX), transmit.min(RINGS_MAX));
     match role {
@@ -1327,12 +1349,12 @@ mod tests {
         }
     }
 
-    /// A driver that has always processed all messages.
+    /// Returns the settler of a driver that has always processed all messages, so nothing needs to wait.
     fn at_once() -> MapSettler {
         Arc::new(|| {})
     }
 
-    /// Splits a command line.
+    /// Splits a command line into its words.
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
     }
@@ -1350,8 +1372,8 @@ mod tests {
     ) -> Message {
         let mut bytes = [0; MESSAGE_BYTES];
         bytes[..2].copy_from_slice(&(kind as u16).to_ne_bytes());
-        for (at, field) in fields {
-            bytes[*at..at + field.len()].copy_from_slice(field);
+        for (offset, field) in fields {
+            bytes[*offset..offset + field.len()].copy_from_slice(field);
         }
         Message { descriptors: descriptor.into_iter().collect(), ..Message::new(bytes) }
     }
@@ -1361,7 +1383,7 @@ mod tests {
         message(kind, &[], None)
     }
 
-    /// A request for device `id`, in protocol version 2.0.
+    /// Creates a client's request for device `id`, in protocol version 2.0.
     fn init(id: u32) -> Message {
         message(MessageKind::Init, &[(2, &0x200_u16.to_ne_bytes()), (4, &id.to_ne_bytes())], None)
     }
@@ -1374,20 +1396,20 @@ mod tests {
         file
     }
 
-    /// Announces a region of `bytes` bytes. Its memory has [`REGION`] bytes and these seals.
+    /// Creates the announcement of a region of `bytes` bytes. Its memory has [`REGION`] bytes and these seals.
     fn region(bytes: u64, seals: SealFlags) -> Message {
         message(MessageKind::AddRegion, &[(4, &bytes.to_ne_bytes())], Some(memory(seals)))
     }
 
-    /// Announces a ring of 2^4 slots at `offset` in region 0; flag 1 means to the server. Its descriptor is a pipe,
-    /// which could block the driver.
+    /// Creates the announcement of a ring of 2^4 slots at `offset` in region 0; flag 1 means to the server. Its
+    /// descriptor is a pipe, which could block the driver.
     fn ring(flags: u16, offset: u32) -> Message {
         let fields: [(usize, &[u8]); 3] =
             [(2, &flags.to_ne_bytes()), (8, &offset.to_ne_bytes()), (12, &[4])];
         message(MessageKind::AddRing, &fields, Some(OwnedFd::from(std::io::pipe().unwrap().1)))
     }
 
-    /// Messages of a client with one queue pair.
+    /// Creates all messages of the handshake of a client with one queue pair.
     fn introduction(id: u32) -> Vec<Message> {
         let region = region(REGION, SealFlags::SHRINK);
         vec![init(id), region, ring(1, 0), ring(0, 4096), plain(MessageKind::Connect)]
@@ -1408,10 +1430,13 @@ mod tests {
 
     /// A relay of a server. The test plays its driver.
     struct Scene {
+        /// The relay under test.
         relay: Arc<Relay>,
         /// Listener of the driver, at the relay's private socket.
         driver: OwnedFd,
+        /// Makes the relay accept peers.
         _serving: ServerDevice,
+        /// Owns the folder of the private socket.
         _relays: Relays,
     }
 
@@ -1428,12 +1453,12 @@ mod tests {
             Self { relay, driver, _serving: serving, _relays: relays }
         }
 
-        /// Connects a client that sends `all`, each message after the answer to the one before. Returns the
+        /// Connects a client that sends `messages`, each after the answer to the one before. Returns the
         /// last answer and its reason.
-        fn visit(&self, all: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
+        fn visit(&self, messages: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
             let peer = self.connect();
             let mut answer = receive(&peer);
-            for message in all {
+            for message in messages {
                 message.send(&peer, None);
                 answer = receive(&peer);
                 if answer.as_ref().is_none_or(|answer| answer.kind() != Ok(MessageKind::Ack)) {
@@ -1522,9 +1547,9 @@ mod tests {
         );
         let all = relays.interpose(&words(&line), &at_once()).unwrap().join(" ");
         let folder = relays.private.as_ref().unwrap().path();
-        let at = |name: &str, is_abstract| Socket { name: name.to_owned(), is_abstract };
+        let socket_named = |name: &str, is_abstract| Socket { name: name.to_owned(), is_abstract };
         let default = folders::runtime().unwrap().join("memif").display().to_string();
-        let socket = at(&name("rewrite"), true);
+        let socket = socket_named(&name("rewrite"), true);
         let inner = |socket: &Socket, role| socket.inner(role, folder).name;
         assert_eq!(
             all,
@@ -1536,8 +1561,8 @@ mod tests {
                  --vdev=net_memif6,socket={3},socket-abstract=no",
                 inner(&socket, Role::Server),
                 inner(&socket, Role::Client),
-                inner(&at(&default, false), Role::Client),
-                inner(&at("/run/x", false), Role::Client),
+                inner(&socket_named(&default, false), Role::Client),
+                inner(&socket_named("/run/x", false), Role::Client),
             )
         );
         let outer: Vec<_> = relays
@@ -1548,9 +1573,9 @@ mod tests {
         let expected = [
             (3, Role::Server, socket.clone()),
             (0, Role::Client, socket.clone()),
-            (0, Role::Client, at(&default, false)),
+            (0, Role::Client, socket_named(&default, false)),
             (4, Role::Server, socket),
-            (0, Role::Client, at("/run/x", false)),
+            (0, Role::Client, socket_named("/run/x", false)),
         ];
         assert_eq!(outer, expected);
         assert_eq!(relays.of("net_memif1").unwrap().relay.users, BTreeSet::from([0, 17]));
@@ -1607,8 +1632,8 @@ mod tests {
             let pass = scene.relay.gate().pass();
             let peer = scene.connect();
             assert_eq!(receive_kind(&peer), Some(MessageKind::Hello));
-            let (last, all) = introduction(3).into_iter().collect::<Vec<_>>().split_off_last();
-            for message in &all {
+            let (last, earlier) = introduction(3).into_iter().collect::<Vec<_>>().split_off_last();
+            for message in &earlier {
                 message.send(&peer, None);
                 assert_eq!(receive_kind(&peer), Some(MessageKind::Ack));
             }
@@ -1649,6 +1674,7 @@ mod tests {
         }
     }
 
+    /// Separation of a handshake's last message, which completes it.
     trait SplitOffLast {
         /// Returns the last message and the ones before it.
         fn split_off_last(self) -> (Message, Vec<Message>);
@@ -1660,7 +1686,7 @@ mod tests {
         }
     }
 
-    /// The first hostile clients come beside an honest peer, which stays connected. The others find a device without a
+    /// The first hostile clients come beside an honest peer, which stays connected. Later ones find a device without a
     /// peer.
     // promise: ports.2
     #[test]
@@ -1682,8 +1708,8 @@ mod tests {
             ("Init with 1 descriptors", vec![message(MessageKind::Init, &[], Some(memory(good)))]),
         ];
         let before = scene.relay.refused();
-        for (why, all) in &cases {
-            let (_, last, reason) = scene.visit(all);
+        for (why, messages) in &cases {
+            let (_, last, reason) = scene.visit(messages);
             assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
@@ -1715,8 +1741,8 @@ mod tests {
                 vec![init(3), region(REGION, good), ring(1, 0), ring(1, 0)]
             }),
         ];
-        for (why, all) in &cases {
-            let (_, last, reason) = scene.visit(all);
+        for (why, messages) in &cases {
+            let (_, last, reason) = scene.visit(messages);
             assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
@@ -1786,9 +1812,9 @@ mod tests {
             let (_peer, last, _) = visitor.join().unwrap();
             assert_eq!(last, Some(MessageKind::Connected));
             // Writes to the driver's descriptor of a ring. True if the client's eventfd received it.
-            let was_written = |at: usize| {
-                rustix::io::write(&rings[at], &1_u64.to_ne_bytes()).unwrap();
-                rustix::io::read(&events[at], &mut [0; 8]).is_ok()
+            let was_written = |ring: usize| {
+                rustix::io::write(&rings[ring], &1_u64.to_ne_bytes()).unwrap();
+                rustix::io::read(&events[ring], &mut [0; 8]).is_ok()
             };
             assert!(!was_written(0), "the ring that the driver reads");
             assert!(was_written(1), "the ring that it writes");
@@ -1928,9 +1954,9 @@ mod tests {
             ("memif version", vec![plain(MessageKind::Hello)]),
             ("because", vec![Message::new(memif_control::disconnect("because"))]),
         ];
-        for (why, all) in cases {
+        for (why, messages) in cases {
             let (connection, peer, driver) = connect();
-            all.iter().for_each(|message| message.send(&peer, None));
+            messages.iter().for_each(|message| message.send(&peer, None));
             connection.join().unwrap();
             assert!(relay.last_refusal().contains(why), "{why}: {}", relay.last_refusal());
             drop(driver);
@@ -1940,8 +1966,8 @@ mod tests {
         let (connection, peer, driver) = connect();
         hello().send(&peer, None);
         assert_eq!(receive_kind(&driver), Some(MessageKind::Hello));
-        let (last, all) = introduction(0).split_off_last();
-        for message in all {
+        let (last, earlier) = introduction(0).split_off_last();
+        for message in earlier {
             message.send(&driver, None);
             let received = receive(&peer).unwrap();
             assert_eq!(received.descriptors.len(), message.descriptors.len());

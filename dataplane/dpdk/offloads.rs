@@ -33,7 +33,7 @@ struct Instruction {
     value: i32,
 }
 
-/// Creates an instruction; arguments as in `struct bpf_insn`.
+/// Creates an instruction; arguments as the fields of [`Instruction`].
 const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instruction {
     Instruction { code, registers, offset, value }
 }
@@ -61,7 +61,9 @@ struct LoadArguments {
     license: u64,
     /// Level of the verifier's log; 0 for no log.
     log_level: u32,
+    /// Size of the log's buffer in bytes.
     log_size: u32,
+    /// Address of the log's buffer.
     log: u64,
 }
 

@@ -43,7 +43,8 @@ pub(super) fn are_wanted(eal: &Eal) -> bool {
         && eal::drivers().iter().all(|driver| CPU_ONLY_DRIVERS.contains(&driver.as_str()))
 }
 
-/// Creates a pool like `rte_pktmbuf_pool_create`. `None` if that is impossible in this way.
+/// Creates a pool like `rte_pktmbuf_pool_create`, of `mbufs` mbufs with `room` bytes of data each. `cache` is the size
+/// of a thread's cache, and `node` the NUMA node. `None` if it is impossible in our own memory.
 pub(super) fn pool(
     name: &CStr,
     mbufs: u32,
@@ -78,6 +79,7 @@ fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
     let Some((memory, start, len)) = memory_for(pool, mbufs).filter(|_| ready) else {
         return false;
     };
+    // The pool keeps this pointer, and passes it to `release` when it is freed.
     let owner = Box::into_raw(Box::new(memory)).cast::<c_void>();
     // SAFETY: the memory stays until the pool returns it to `release`.
     let filled =
@@ -101,6 +103,7 @@ fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut 
         sys::rte_mempool_op_calc_mem_size_default(pool, mbufs, 0, &mut min_chunk, &mut align)
     };
     let len = usize::try_from(needed).ok()?.next_multiple_of(PAGE);
+    // One page more, so that an aligned start has `len` bytes behind it.
     let mut memory = MmapMut::map_anon(len + PAGE).ok()?;
     let skipped = memory.as_ptr().align_offset(PAGE);
     // After a refusal pages are small, and everything still works.
@@ -111,7 +114,7 @@ fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut 
     Some((memory, start, len))
 }
 
-/// Frees a pool's memory.
+/// Frees a pool's memory, when DPDK frees the pool.
 unsafe extern "C" fn release(_chunk: *mut sys::rte_mempool_memhdr, owner: *mut c_void) {
     // SAFETY: `owner` is the pointer that `fill` gave away, and comes back once.
     drop(unsafe { Box::from_raw(owner.cast::<MmapMut>()) });

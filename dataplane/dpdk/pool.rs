@@ -27,9 +27,11 @@ pub struct MbufPool(Arc<Mempool>);
 
 /// DPDK's mempool, freed on drop.
 struct Mempool {
+    /// DPDK's pool.
     pool: NonNull<sys::rte_mempool>,
     /// Total number of mbufs.
     size: u32,
+    /// Keeps EAL running.
     eal: Eal,
 }
 
@@ -84,6 +86,7 @@ impl MbufPool {
         // A pool must hold 1.5 times its cache, and several cores' caches must not drain it.
         let cache = CACHE.min(mbufs / 8);
         let room = DATA_ROOM + sys::WEDJAT_MBUF_HEADROOM as u16;
+        // Without hugepages, memory of our own makes packets cheaper than EAL's.
         let paged = pages::are_wanted(eal)
             .then(|| pages::pool(&text, mbufs, cache, room, ANY_NODE))
             .flatten();

@@ -1,8 +1,9 @@
-//! A configured and started device, and its queue pairs as ports.
+//! A configured and started device, and its queue pairs as ports. One core polls each port.
 //!
 //! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue. A
 //! memif device reaches its peer through a relay ([`super::memif`]). The relay's gate keeps cores out of bursts while
-//! the driver maps or unmaps memory. A NIC may be unplugged and return ([`super::presence`]).
+//! the driver maps or unmaps memory. A NIC may be unplugged and return ([`super::presence`]). The *watching thread* of
+//! the process calls [`Device::tend`], which closes and opens such a NIC.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -408,7 +409,7 @@ impl Device {
         super::log::log_captured(&log_text);
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
-            let is_outlet = queue >= options.queues;
+            let is_outlet = queue >= options.queues; // outlets have the last numbers
             let guard = match (&device.relay, &device.presence) {
                 (Some(memif), _) => Guard::Gate(memif.relay.gate().pass()),
                 (None, Some(presence)) if is_outlet => {
@@ -480,8 +481,8 @@ impl Device {
             });
         }
         let log = LogCapture::start();
-        // Every port and outlet is borrowed here, so no thread polls. A running device keeps its number of queues,
-        // whatever the server refuses.
+        // Every port and outlet is borrowed here, so no thread polls. A running device keeps its number of queues, so
+        // the number of refusals has no limit.
         let started = self.0.stop().and_then(|()| {
             let options = DeviceOptions { wait_for_peer, ..DeviceOptions::default() };
             self.0.start(&options, u32::MAX)
@@ -970,6 +971,7 @@ pub struct QueuePort {
     is_plain: bool,
     /// Check before each burst.
     guard: Guard,
+    /// Device of the queue pair, which its last port or owner closes.
     device: Arc<OpenedDevice>,
     // DPDK's bursts take no lock: two threads must never share a queue.
     _one_thread: PhantomData<Cell<()>>,
@@ -1088,6 +1090,7 @@ impl Port for QueuePort {
         }
     }
 
+    /// Returns true while a NIC is unplugged or in a reset. The port's core notices this at its next burst.
     fn is_removed(&self) -> bool {
         match &self.guard {
             Guard::Presence(reader) => reader.is_withdrawn(),
@@ -1140,16 +1143,19 @@ pub struct Outlet(QueuePort);
 impl Port for Outlet {
     type Buf = Mbuf;
 
+    /// Receives nothing.
     #[inline]
     fn rx_burst(&mut self, _: &mut Burst<Mbuf>) -> usize {
         0
     }
 
+    /// Sends from the front of `burst`, like the port of a queue pair.
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         self.0.tx_burst(burst)
     }
 
+    /// Returns true while the device is unplugged or in a reset.
     fn is_removed(&self) -> bool {
         self.0.is_removed()
     }
@@ -1161,9 +1167,11 @@ struct Setup<'a> {
     id: u16,
     /// Name of the device, with arguments.
     name: &'a str,
+    /// Pool of the receive queues.
     pool: &'a MbufPool,
+    /// Options of the device.
     options: &'a DeviceOptions,
-    /// See [`OpenedDevice::rss_key`].
+    /// RSS key, if one was set; the opened device keeps it, too.
     rss_key: Arc<OnceLock<Vec<u8>>>,
     /// Number of receive queues, once known.
     rx: u16,
@@ -1232,6 +1240,7 @@ impl Setup<'_> {
             // everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
+        // A client may give up extra transmit queues only if it has some.
         let refusals_max = if self.tx > self.options.queues { REFUSALS_MAX } else { u32::MAX };
         if self.interrupts && opened.start(self.options, refusals_max).is_err() {
             // A driver with interrupts may lack them here: without vfio, or with too few vectors.
@@ -1298,6 +1307,7 @@ impl Setup<'_> {
         driver: &str,
     ) {
         let DeviceOptions { queues, outlets, inlets, .. } = *self.options;
+        // Outlets of a device with at most `most` queues.
         let spare = |most: u16| outlets.min(most.saturating_sub(queues));
         let (rx, outlets) = match driver {
             "net_memif" if relay.is_none_or(|memif| memif.relay.role() == Role::Server) => {
@@ -1341,7 +1351,8 @@ impl Setup<'_> {
 
     /// Returns the RSS configuration. `None` if the device hashes no UDP.
     fn rss(&self, info: &sys::rte_eth_dev_info) -> Option<Rss> {
-        let rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size)?;
+        let rss =
+            self.options.rss.configuration(info.flow_type_rss_offloads, info.hash_key_size)?;
         let key = self.steering_key(info);
         Some(if key.is_some() { Rss { key, ..rss } } else { rss })
     }
@@ -1602,15 +1613,15 @@ mod tests {
     impl ReceivedPacket {
         /// Creates a packet with these `ol_flags`, by which a driver reports checksums.
         fn new(bytes: Vec<u8>, flags: u64) -> Self {
-            let mut one = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
-            let (start, len) = (one.bytes.as_mut_ptr(), one.bytes.len());
-            one.set(sys::WEDJAT_MBUF_BUF_ADDR, start);
-            one.set(sys::WEDJAT_MBUF_BUF_LEN, len as u16);
-            one.set(sys::WEDJAT_MBUF_DATA_LEN, len as u16);
-            one.set(sys::WEDJAT_MBUF_PKT_LEN, len as u32);
-            one.set(sys::WEDJAT_MBUF_NB_SEGS, 1_u16);
-            one.set(sys::WEDJAT_MBUF_OL_FLAGS, flags);
-            one
+            let mut packet = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
+            let (start, len) = (packet.bytes.as_mut_ptr(), packet.bytes.len());
+            packet.set(sys::WEDJAT_MBUF_BUF_ADDR, start);
+            packet.set(sys::WEDJAT_MBUF_BUF_LEN, len as u16);
+            packet.set(sys::WEDJAT_MBUF_DATA_LEN, len as u16);
+            packet.set(sys::WEDJAT_MBUF_PKT_LEN, len as u32);
+            packet.set(sys::WEDJAT_MBUF_NB_SEGS, 1_u16);
+            packet.set(sys::WEDJAT_MBUF_OL_FLAGS, flags);
+            packet
         }
 
         /// Writes the mbuf's field at `offset`.
@@ -1633,8 +1644,8 @@ mod tests {
     /// Offset of the UDP checksum.
     const UDP_CHECKSUM: usize = ether::LEN + ipv4::LEN + 6;
 
-    /// Returns a frame with a datagram with a correct checksum.
-    fn whole() -> Vec<u8> {
+    /// Returns a frame of 32 bytes of UDP payload with correct checksums.
+    fn valid_frame() -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD + 32];
         let flow = Flow {
             src_mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -1651,8 +1662,8 @@ mod tests {
 
     /// Returns the same frame as a kernel socket leaves it for a device: the checksum's field holds the sum of the
     /// pseudo header.
-    fn partial() -> Vec<u8> {
-        let mut frame = whole();
+    fn partial_frame() -> Vec<u8> {
+        let mut frame = valid_frame();
         // Source, destination, protocol UDP, and length with the header of eight bytes.
         let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 40];
         let sum: u32 = words.iter().sum();
@@ -1666,19 +1677,19 @@ mod tests {
 
     // promise: ports.1
     #[test]
-    fn a_missing_udp_checksum_is_finished() {
+    fn missing_udp_checksum_is_finished() {
         for trusts in [false, true] {
             let checksums = Checksums { trusts, ..VIRTIO };
-            let mut packet = ReceivedPacket::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
+            let mut packet = ReceivedPacket::new(partial_frame(), sys::WEDJAT_RX_L4_CKSUM_NONE);
             assert_eq!(packet.settle(checksums), (true, true));
-            assert_eq!(packet.bytes, whole(), "trusts: {trusts}");
+            assert_eq!(packet.bytes, valid_frame(), "trusts: {trusts}");
         }
         // Without the mark the data may be damaged.
-        let mut unmarked = ReceivedPacket::new(partial(), 0);
+        let mut unmarked = ReceivedPacket::new(partial_frame(), 0);
         assert_eq!(unmarked.settle(VIRTIO), (false, false));
-        assert_eq!(unmarked.bytes, partial());
-        // The mark does not make a damaged packet valid.
-        let mut damaged = partial();
+        assert_eq!(unmarked.bytes, partial_frame());
+        // The mark does not make a damaged packet valid: its field is no sum of the pseudo header.
+        let mut damaged = partial_frame();
         damaged[UDP_CHECKSUM] ^= 0x55;
         let mut damaged = ReceivedPacket::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
         assert_eq!(damaged.settle(VIRTIO), (false, false));
@@ -1701,15 +1712,15 @@ mod tests {
     #[test]
     fn each_checksum_is_verified_by_itself() {
         let good = sys::WEDJAT_RX_L4_CKSUM_GOOD;
-        let mut damaged = whole();
+        let mut damaged = valid_frame();
         damaged[PAYLOAD] ^= 1;
         let mut packet = ReceivedPacket::new(damaged, good);
         assert_eq!(packet.settle(VIRTIO), (false, true), "the device verified the UDP checksum");
-        let mut wrong_header = whole();
+        let mut wrong_header = valid_frame();
         wrong_header[ether::LEN + 8] ^= 1; // the time to live
         assert_eq!(ReceivedPacket::new(wrong_header, good).settle(VIRTIO), (false, false));
         // The device verified the IPv4 header only; the stages verify the UDP checksum.
         let ip_only = sys::WEDJAT_RX_IP_CKSUM_GOOD;
-        assert_eq!(ReceivedPacket::new(whole(), ip_only).settle(VIRTIO), (false, false));
+        assert_eq!(ReceivedPacket::new(valid_frame(), ip_only).settle(VIRTIO), (false, false));
     }
 }

@@ -1,8 +1,9 @@
 //! Presence of a device that may be unplugged while cores poll it.
 //!
-//! The watching thread withdraws the device, waits until each core has acknowledged that it no longer polls the device,
-//! and then closes it (quiescent-state reclamation). Each burst costs one more load. A core acknowledges at its next
-//! burst. When the device is back, possibly with another port id, the cores acknowledge it in the same way.
+//! The *watching thread* looks after a node's devices. It withdraws the device, waits until each core has acknowledged
+//! that it no longer polls the device, and then closes it (quiescent-state reclamation). Each burst costs one more
+//! load. A core acknowledges at its next burst. When the device is back, possibly with another port id, the cores
+//! acknowledge it in the same way.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU64};
@@ -24,6 +25,7 @@ pub(super) struct DevicePresence {
 /// A core's view of a device's presence.
 #[derive(Debug)]
 pub(super) struct PresenceReader {
+    /// Shared presence of the device.
     presence: Arc<DevicePresence>,
     /// Last epoch seen.
     seen: u64,
@@ -37,6 +39,7 @@ pub(super) struct PresenceReader {
 /// a burst.
 #[derive(Clone, Debug)]
 pub(super) struct PresenceHandle {
+    /// Shared presence of the device.
     presence: Arc<DevicePresence>,
     /// Epoch of the reader's last burst.
     acknowledged: Arc<AtomicU64>,
@@ -152,6 +155,7 @@ mod tests {
     #[test]
     fn acknowledged_withdrawal_ends_all_bursts() {
         let (presence, stop) = (DevicePresence::new(3), AtomicBool::new(false));
+        // The test's device is open; a core has used it while it was closed.
         let (is_open, burst_on_closed) = (AtomicBool::new(true), AtomicBool::new(false));
         thread::scope(|scope| {
             for _ in 0..2 {

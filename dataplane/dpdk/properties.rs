@@ -1,4 +1,4 @@
-//! Properties of an open device, for people: its driver's abilities, and those that wedjat uses.
+//! Properties of an open device, for messages to people: its driver's abilities, and those that wedjat uses.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, c_char};

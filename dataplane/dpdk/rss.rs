@@ -38,7 +38,7 @@ pub enum Spread {
 /// RSS configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
-    /// `rss_hf`.
+    /// Hash functions, as bits of DPDK's `rss_hf`.
     pub fields: u64,
     /// Key; `None` keeps the driver's.
     pub key: Option<Vec<u8>>,
@@ -51,13 +51,14 @@ const KEY: [u8; 2] = [0x6d, 0x5a];
 impl RssFields {
     /// Returns the fields of a device that hashes `fields` (`rss_hf`). `None` if it hashes no UDP.
     pub fn of(fields: u64) -> Option<Self> {
-        let one_end =
-            [Self::Source, Self::Destination].into_iter().find(|one| fields & one.only() != 0);
+        let one_end = [Self::Source, Self::Destination]
+            .into_iter()
+            .find(|one| fields & one.one_end_bits() != 0);
         (fields & sys::WEDJAT_RSS_UDP != 0).then(|| one_end.unwrap_or_default())
     }
 
     /// Returns the bits of `rss_hf` that restrict the hash to one end; 0 for both ends.
-    fn only(self) -> u64 {
+    fn one_end_bits(self) -> u64 {
         let shifted = match self {
             Self::FourTuple => 0,
             Self::Source => sys::WEDJAT_RSS_SRC_ONLY_SHIFTED,
@@ -68,18 +69,18 @@ impl RssFields {
 
     /// Returns true if a device with the fields `offered` hashes this one end alone.
     pub fn is_offered(self, offered: u64) -> bool {
-        self.only() != 0 && offered & self.only() == self.only()
+        self.one_end_bits() != 0 && offered & self.one_end_bits() == self.one_end_bits()
     }
 
     /// Returns the configuration for a device with the fields `offered` (`flow_type_rss_offloads`) and keys of
     /// `key_bytes`. Covers those of IPv4 and IPv6 that the device hashes. `None` if it hashes no UDP at all.
-    pub fn on(self, offered: u64, key_bytes: u8) -> Option<Rss> {
+    pub fn configuration(self, offered: u64, key_bytes: u8) -> Option<Rss> {
         let udp = offered & sys::WEDJAT_RSS_UDP;
-        let only = self.only();
+        let one_end_bits = self.one_end_bits();
         let can_restrict = self.is_offered(offered);
         let repeated = || KEY.into_iter().cycle().take(usize::from(key_bytes)).collect();
         // mlx5 accepts one end of an address only together with a hash of addresses.
-        let one_end = udp | only | offered & sys::WEDJAT_RSS_IP;
+        let one_end = udp | one_end_bits | offered & sys::WEDJAT_RSS_IP;
         (udp != 0).then(|| Rss {
             fields: if can_restrict { one_end } else { udp },
             key: (can_restrict && key_bytes > 0).then(repeated),
@@ -118,8 +119,8 @@ mod tests {
     fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
         let window = |bit: usize| {
             (0..32).fold(0u32, |word, more| {
-                let at = bit + more;
-                let set = key[at / 8] >> (7 - at % 8) & 1;
+                let index = bit + more;
+                let set = key[index / 8] >> (7 - index % 8) & 1;
                 word << 1 | u32::from(set)
             })
         };
@@ -149,13 +150,13 @@ mod tests {
         assert_eq!(toeplitz(&key, &input), 0x4020_7d3d);
     }
 
-    /// A task and its reply reach the same queue, whether ignored fields are left out or zero, and clients
-    /// are spread evenly over all queues.
+    /// A task and its reply reach the same queue, and clients are spread evenly over all queues. Some devices leave the
+    /// ignored fields out of the hash, others set them to zero.
     // promise: scheduling.2
     #[test]
     fn reply_reaches_the_core_of_its_task() {
-        let key = RssFields::Source.on(ALL, 40).unwrap().key.unwrap();
-        assert_eq!(Some(&key), RssFields::Destination.on(ALL, 40).unwrap().key.as_ref());
+        let key = RssFields::Source.configuration(ALL, 40).unwrap().key.unwrap();
+        assert_eq!(Some(&key), RssFields::Destination.configuration(ALL, 40).unwrap().key.as_ref());
         assert_eq!(key.len(), 40);
         let v4 = |host: u32| Ipv4Addr::from(0x0a00_0001 + host).octets().to_vec();
         let v6 = |host: u32| Ipv6Addr::from((0xfd00 << 112) + u128::from(host)).octets().to_vec();
@@ -169,12 +170,13 @@ mod tests {
         let mut counts = vec![0u32; queues];
         for client in 0..4096u32 {
             let ip = address(client / 64);
-            let nobody = vec![0; ip.len()];
+            let zero_ip = vec![0; ip.len()];
             let port = (32_768 + client % 64 * 7).to_be_bytes();
             let port = [port[2], port[3]];
+            // Ignored fields left out; then the client as the source and as the destination, with zeros.
             let compact = toeplitz(key, &[ip.as_slice(), &port].concat());
-            let from = toeplitz(key, &[ip.as_slice(), &nobody, &port, &[0; 2]].concat());
-            let to = toeplitz(key, &[nobody.as_slice(), &ip, &[0; 2], &port].concat());
+            let from = toeplitz(key, &[ip.as_slice(), &zero_ip, &port, &[0; 2]].concat());
+            let to = toeplitz(key, &[zero_ip.as_slice(), &ip, &[0; 2], &port].concat());
             assert_eq!((from, to), (compact, compact), "client {client}");
             counts[from as usize % queues] += 1;
         }
@@ -186,27 +188,34 @@ mod tests {
     #[test]
     fn device_gets_only_offered_hash_functions() {
         let udp = sys::WEDJAT_RSS_UDP;
-        assert_eq!(RssFields::Source.on(0, 40), None);
+        assert_eq!(RssFields::Source.configuration(0, 40), None);
         let four = Some(Rss { fields: udp, key: None });
         // RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP: a device may offer only one of them.
         for one in [1 << 5, 1 << 11] {
             assert_eq!(udp & one, one);
-            assert_eq!(RssFields::Source.on(one, 40), Some(Rss { fields: one, key: None }));
+            assert_eq!(
+                RssFields::Source.configuration(one, 40),
+                Some(Rss { fields: one, key: None })
+            );
         }
         for fields in [RssFields::FourTuple, RssFields::Source, RssFields::Destination] {
-            assert_eq!(fields.on(LOW, 40), four, "{fields:?}");
+            assert_eq!(fields.configuration(LOW, 40), four, "{fields:?}");
         }
-        assert_eq!(RssFields::FourTuple.on(ALL, 40), four);
+        assert_eq!(RssFields::FourTuple.configuration(ALL, 40), four);
         // RTE_ETH_RSS_L3_SRC_ONLY, L3_DST_ONLY, L4_SRC_ONLY, L4_DST_ONLY are bits 63 to 60.
-        let of = |fields: RssFields| fields.on(ALL, 40).unwrap().fields;
+        let hash_functions = |fields: RssFields| fields.configuration(ALL, 40).unwrap().fields;
         let ip = sys::WEDJAT_RSS_IP;
-        assert_eq!(of(RssFields::Source), udp | ip | 1 << 63 | 1 << 61);
-        assert_eq!(of(RssFields::Destination), udp | ip | 1 << 62 | 1 << 60);
+        assert_eq!(hash_functions(RssFields::Source), udp | ip | 1 << 63 | 1 << 61);
+        assert_eq!(hash_functions(RssFields::Destination), udp | ip | 1 << 62 | 1 << 60);
         for fields in [RssFields::FourTuple, RssFields::Source, RssFields::Destination] {
-            assert_eq!(RssFields::of(of(fields)), Some(fields));
+            assert_eq!(RssFields::of(hash_functions(fields)), Some(fields));
         }
         assert_eq!(RssFields::of(0), None, "a rule of its own");
-        assert_eq!(RssFields::Source.on(ALL, 0).unwrap().key, None);
-        assert_eq!(RssFields::Source.on(udp | ip | 1 << 63, 40), four, "an address, no port");
+        assert_eq!(RssFields::Source.configuration(ALL, 0).unwrap().key, None);
+        assert_eq!(
+            RssFields::Source.configuration(udp | ip | 1 << 63, 40),
+            four,
+            "an address, no port"
+        );
     }
 }

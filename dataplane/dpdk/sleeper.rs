@@ -180,7 +180,8 @@ impl Sleeper {
             return WakeReason::Device;
         }
         self.queues.iter_mut().for_each(Queue::suspect);
-        // After a nap, only missing interrupts of NICs are of interest: they may turn out to be broken.
+        // Sockets and rings do not tell whether packets wait, so they are suspect after each timed sleep. After a nap,
+        // only missing interrupts of NICs are of interest: they may turn out to be broken.
         let others_may_have = !needs_naps && (self.has_sockets || !self.memifs.is_empty());
         self.is_suspect = others_may_have || self.queues.iter().any(|queue| queue.is_suspect);
         if needs_naps { WakeReason::Nap } else { WakeReason::Timer }
@@ -219,6 +220,7 @@ impl Sleeper {
             queue.evidence.note_miss();
             misses += 1;
         }
+        // Without queues, sockets or rings are the sources: their wake-up has come with the events, or was missed.
         misses > 0 || !is_woken_by_now && self.queues.is_empty()
     }
 }
@@ -230,8 +232,8 @@ fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>, data: u64) -> io::Result<(
 }
 
 impl Queue {
-    /// Returns the epoch of the presence, and the port id; `None` once this thread has acknowledged that the device is
-    /// unplugged, see [`super::presence`].
+    /// Returns the epoch of the presence (its number of changes), and the port id; `None` once this thread has
+    /// acknowledged that the device is unplugged, see [`super::presence`].
     fn state(&self) -> (u64, Option<u16>) {
         self.presence.as_ref().map_or((0, Some(self.id)), PresenceHandle::get)
     }

@@ -1,4 +1,5 @@
-//! Receive timestamps, by a device with its own clock or by the kernel.
+//! Receive timestamps of packets, by a device with its own clock or by the kernel. Drivers write them into a field of
+//! the mbuf.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use wedjat_core::io::{StampField, vdev};

@@ -44,23 +44,25 @@ const WINDOW: usize = 32;
 const PORT_BITS: usize = 16;
 
 /// Returns a bit of a key or an input, whose bits are numbered from the first byte's highest one.
-fn bit(key: &[u8], at: usize) -> bool {
-    key[at / 8] >> (7 - at % 8) & 1 == 1
+fn bit(bytes: &[u8], index: usize) -> bool {
+    bytes[index / 8] >> (7 - index % 8) & 1 == 1
 }
 
-/// Sets a bit of a key.
-fn set_bit(key: &mut [u8], at: usize, value: bool) {
-    let mask = 1 << (7 - at % 8);
-    key[at / 8] = key[at / 8] & !mask | if value { mask } else { 0 };
+/// Sets a bit of a key, numbered as in [`bit`], to `value`.
+fn set_bit(key: &mut [u8], index: usize, value: bool) {
+    let mask = 1 << (7 - index % 8);
+    key[index / 8] = key[index / 8] & !mask | if value { mask } else { 0 };
 }
 
 /// Returns the part of a NIC's hash that `input` adds (Microsoft, "RSS hashing types"). `input` is a part of the
 /// packet's whole input that begins at its bit `offset`.
 fn toeplitz(key: &[u8], input: &[u8], offset: usize) -> u32 {
-    let window =
-        |at: usize| (at..at + WINDOW).fold(0_u32, |word, at| word << 1 | u32::from(bit(key, at)));
-    let bits = (0..input.len() * 8).filter(|&at| bit(input, at));
-    bits.fold(0, |hash, at| hash ^ window(offset + at))
+    // The 32 bits of the key from this bit on.
+    let window = |start: usize| {
+        (start..start + WINDOW).fold(0_u32, |word, index| word << 1 | u32::from(bit(key, index)))
+    };
+    let set_bits = (0..input.len() * 8).filter(|&index| bit(input, index));
+    set_bits.fold(0, |hash, index| hash ^ window(offset + index))
 }
 
 /// Returns the octets of an address in network byte order.
@@ -83,12 +85,14 @@ impl Steering {
         (2 * self.address_bits() + 2 * PORT_BITS + WINDOW) / 8
     }
 
-    /// Returns the key of a workers' port.
+    /// Returns the key of a workers' port, `bytes` long: random, but zero where the source address (the server's)
+    /// selects bits.
     fn workers_key(&self, bytes: usize) -> Vec<u8> {
+        // `stream_seed` gives a random word for each number.
         let random = (0..).flat_map(|word| stream_seed(self.seed, word, 0).to_be_bytes());
         let mut key: Vec<u8> = random.take(bytes).collect();
-        for at in 0..self.address_bits() + WINDOW - 1 {
-            set_bit(&mut key, at, false);
+        for index in 0..self.address_bits() + WINDOW - 1 {
+            set_bit(&mut key, index, false);
         }
         key
     }
@@ -98,12 +102,14 @@ impl Steering {
     fn clients_key(&self, bytes: usize) -> Vec<u8> {
         let (workers, address) = (self.workers_key(bytes), self.address_bits());
         let mut key = workers.clone();
-        for at in 0..address + WINDOW - 1 {
-            set_bit(&mut key, at, bit(&workers, at + address));
+        // The client's address: the source of a task, the destination of a reply.
+        for index in 0..address + WINDOW - 1 {
+            set_bit(&mut key, index, bit(&workers, index + address));
         }
+        // The client's port, likewise: bits of the source port, then those of the destination port.
         let (source, destination) = (2 * address, 2 * address + PORT_BITS);
-        for at in 0..PORT_BITS + WINDOW - 1 {
-            set_bit(&mut key, source + at, bit(&workers, destination + at));
+        for index in 0..PORT_BITS + WINDOW - 1 {
+            set_bit(&mut key, source + index, bit(&workers, destination + index));
         }
         key
     }
@@ -135,7 +141,7 @@ impl Steering {
     /// Returns the queue of each entry of a RETA with `entries` entries, a power of two.
     #[must_use]
     pub fn table(&self, key: &[u8], entries: u16, queues: u16) -> Vec<u16> {
-        let offset = self.offset(key) as u16;
+        let offset = self.offset(key) as u16; // the index uses the hash's low bits
         let queue = |index: u16| ((index ^ offset) & (entries - 1)) % queues;
         (0..entries).map(queue).collect()
     }
@@ -153,6 +159,7 @@ mod tests {
 
     /// Bytes of the key of most NICs.
     const KEY: usize = 40;
+    /// UDP port of tasks and replies.
     const PORT: u16 = 1234;
 
     /// Returns the input of the hash: addresses and UDP ports of a packet.
@@ -177,6 +184,9 @@ mod tests {
 
     /// Checks with random clients and servers that each reply reaches the queue of its task. Also checks that each
     /// queue gets its share of the tasks, within 20%.
+    ///
+    /// `leaf` has the leaf's addresses on the clients' and the workers' side. `address` makes a client's address from 1
+    /// and a random number, and a server's from 2.
     fn replies_follow_tasks(leaf: [IpAddr; 2], address: impl Fn(u8, u32) -> IpAddr) {
         sys::load().unwrap();
         let mut count = 0;
@@ -186,13 +196,14 @@ mod tests {
         };
         for queues in [2, 3, 4] {
             let seed = u64::from(random());
-            let of = |side| Steering {
+            let steering = |side| Steering {
                 side,
                 leaf: leaf[usize::from(side == SteeredSide::Workers)],
                 task_port: PORT,
                 seed,
             };
-            let (clients, workers) = (of(SteeredSide::Clients), of(SteeredSide::Workers));
+            let clients = steering(SteeredSide::Clients);
+            let workers = steering(SteeredSide::Workers);
             let mut counts = vec![0_u32; usize::from(queues)];
             for _ in 0..3000 {
                 let client = (address(1, random()), random() as u16 | 1024);
@@ -234,14 +245,16 @@ mod tests {
     // promise: scheduling.2
     #[test]
     fn short_keys_are_refused() {
-        let of = |leaf: &str| Steering {
+        let steering = |leaf: &str| Steering {
             side: SteeredSide::Workers,
             leaf: leaf.parse().unwrap(),
             task_port: PORT,
             seed: 1,
         };
-        assert_eq!((of("10.0.0.1").key_bytes_min(), of("fd00::1").key_bytes_min()), (16, 40));
-        assert_eq!(of("fd00::1").key(39), None);
-        assert_eq!(of("10.0.0.1").key(52).map(|key| key.len()), Some(52));
+        // The bits of two addresses and two ports, and a window of 32: 128 for IPv4, 320 for IPv6.
+        let smallest = ["10.0.0.1", "fd00::1"].map(|leaf| steering(leaf).key_bytes_min());
+        assert_eq!(smallest, [16, 40]);
+        assert_eq!(steering("fd00::1").key(39), None);
+        assert_eq!(steering("10.0.0.1").key(52).map(|key| key.len()), Some(52));
     }
 }

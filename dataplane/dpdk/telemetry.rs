@@ -39,7 +39,7 @@ pub type Answerer = fn(&str, &str) -> Option<Answer>;
 /// Answerer of the registered commands.
 static ANSWERER: OnceLock<Answerer> = OnceLock::new();
 
-/// Registers commands, as pairs of path and help, for the rest of the process. The first `answerer` answers
+/// Registers commands, as pairs of path and help, for the rest of the process. The `answerer` of the first call answers
 /// all of them. Logs commands that telemetry refuses, and skips those with a NUL byte.
 pub fn register(_eal: &Eal, commands: &[(String, &str)], answerer: Answerer) {
     ANSWERER.get_or_init(|| answerer);

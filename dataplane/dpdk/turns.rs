@@ -1,4 +1,5 @@
-//! Work in EAL's interrupt thread, so that it never overlaps with the drivers' work there.
+//! Work in EAL's interrupt thread, so that it never overlaps with the drivers' work there. EAL has one such thread,
+//! which runs the callbacks of *interrupt sources*: descriptors that become readable.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::c_void;
@@ -15,9 +16,11 @@ const PRIVATE: u32 = 0;
 
 /// Work for the interrupt thread, with a channel for its completion.
 struct Request<'a> {
+    /// The work.
     work: &'a (dyn Fn() + Sync),
     /// Interrupt source whose callback runs the work.
     source: *mut sys::rte_intr_handle,
+    /// Channel for the message that the work is done and the source removed.
     done: Sender<()>,
 }
 

@@ -14,7 +14,7 @@ use super::mbuf::Mbuf;
 /// VLANs.
 pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_count: &AtomicU64) {
     let received = burst.len();
-    let mut index = 0;
+    let mut index = 0; // number of packets visited by `retain`, the current one included
     burst.retain(|packet| {
         index += 1;
         index <= before || untag_one(id, packet)

@@ -23,11 +23,14 @@ const SLOTS: u32 = 64;
 /// Maximum number of tasks in flight.
 const DEPTH_MAX: usize = 8;
 
-/// DPDK lacks memory, the name exists already, or the pool has too few mbufs.
+/// Reason why an object of DPDK was not created: DPDK lacks memory, the name exists already, or the pool has too few
+/// mbufs.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make {name:?} to measure against: {reason}; give EAL more memory (-m MEGABYTES)")]
 pub struct YardstickError {
+    /// Name of the object.
     name: &'static str,
+    /// DPDK's error, or our own.
     reason: String,
 }
 
@@ -48,13 +51,15 @@ unsafe impl<T> Send for Shared<T> {}
 unsafe impl<T> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
+    /// Returns the pointer for calls into DPDK.
     fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()
     }
 }
 
-/// Runs `serve` on a thread, prepared by `prepare`, while this thread runs `drive`. Then calls `poll` until the
-/// thread has ended. Returns the time of `drive`.
+/// Runs `serve` on a worker thread, prepared by `prepare`, while this thread runs `drive` as the dispatcher. `serve`
+/// returns once the flag behind its argument is not 0. Then calls `poll` until the thread has ended. Returns the time
+/// of `drive`.
 fn measure(
     prepare: impl FnOnce() + Send,
     serve: impl FnOnce(*const u8) + Send,
@@ -84,8 +89,11 @@ fn measure(
 
 /// A pair of rings with one producer and one consumer each.
 pub struct RingPair {
+    /// Ring with tasks to the worker.
     forth: Shared<sys::rte_ring>,
+    /// Ring with completed tasks from the worker.
     back: Shared<sys::rte_ring>,
+    /// Keeps EAL running.
     _eal: Eal,
 }
 
@@ -139,8 +147,11 @@ impl Drop for RingPair {
 
 /// DPDK's distributor in burst mode, with one worker.
 pub struct Distributor {
+    /// DPDK's distributor, which is never freed.
     distributor: Shared<sys::rte_distributor>,
+    /// Packets that make the round trips, as tasks.
     packets: Vec<Mbuf>,
+    /// Keeps EAL running.
     _eal: Eal,
 }
 

@@ -1,5 +1,8 @@
 #![no_main]
-//! Fuzzes configurations with arbitrary bytes.
+//! Fuzz target: reads arbitrary bytes as the text of a configuration file.
+//!
+//! libFuzzer supplies `main`. The checks are in tests/fuzz_bodies/config.rs. tests/fuzz_regressions.rs runs the
+//! same checks with stored inputs.
 
 #[path = "../../tests/fuzz_bodies/config.rs"]
 mod body;

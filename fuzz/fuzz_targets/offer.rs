@@ -1,5 +1,9 @@
 #![no_main]
-//! Fuzzes an agent's offer to a worker with arbitrary bytes.
+//! Fuzz target: reads arbitrary bytes as an offer. An agent (the process that gives tasks to worker processes)
+//! sends the offer to a connecting worker; it describes their shared memory.
+//!
+//! libFuzzer supplies `main`. The checks are in tests/fuzz_bodies/offer.rs. tests/fuzz_regressions.rs runs the same
+//! checks with stored inputs.
 
 #[path = "../../tests/fuzz_bodies/offer.rs"]
 mod body;

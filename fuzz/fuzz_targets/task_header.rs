@@ -1,5 +1,8 @@
 #![no_main]
-//! Fuzzes task headers with arbitrary bytes.
+//! Fuzz target: parses arbitrary bytes as a task header, the header behind UDP of each task and reply.
+//!
+//! libFuzzer supplies `main`. The checks are in tests/fuzz_bodies/task_header.rs. tests/fuzz_regressions.rs runs the
+//! same checks with stored inputs.
 
 #[path = "../../tests/fuzz_bodies/task_header.rs"]
 mod body;

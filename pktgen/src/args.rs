@@ -1,4 +1,7 @@
-//! Command-line arguments.
+//! Command-line arguments. Comments on arguments, subcommands and values are the help texts of the program.
+//!
+//! The scheduler is the leaf or agent under test. A pool is a set of workers that serve one kind of task. The floor is
+//! the latency of the generator alone. Undisturbed slices are parts of the run in which no poll loop stalled.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -287,6 +290,7 @@ pub enum Format {
     Csv,
 }
 
+// Arguments of `run`.
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct RunArgs {
@@ -315,6 +319,7 @@ pub struct RunArgs {
     pub results: ResultArgs,
 }
 
+// Arguments of `sweep`.
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct SweepArgs {
@@ -343,6 +348,7 @@ pub enum Order {
     Given,
 }
 
+// Arguments of `search`.
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct SearchArgs {
@@ -366,6 +372,7 @@ pub struct SearchArgs {
     pub output: OutputArgs,
 }
 
+// Arguments of `selftest`.
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct SelftestArgs {
@@ -379,6 +386,7 @@ pub struct SelftestArgs {
     pub load: LoadArgs,
 }
 
+// Arguments of `floor`.
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct FloorArgs {
@@ -392,6 +400,7 @@ pub struct FloorArgs {
     pub eal: Vec<String>,
 }
 
+// Arguments of `reflect`.
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct ReflectArgs {

@@ -1,12 +1,13 @@
-//! Arrival processes: due times of tasks, independent of earlier tasks (open loop).
+//! Arrival processes: due times of tasks, independent of earlier tasks (open loop). A process is given on the command
+//! line, and each core of the generator has a [`Schedule`] of it. The simulator uses the same schedules.
 //!
 //! ```text
 //! poisson              exponential gaps
 //! constant             equal gaps
 //! bursts(16,100ns)     bursts of 16 tasks with exponential gaps of mean 100 ns between them; the
 //!                      bursts come at exponential intervals that give the offered rate
-//! lognormal(1.5)       gaps with that standard deviation of their logarithm
-//! pareto(1.8)          gaps with that tail exponent, above 1
+//! lognormal(1.5)       gaps with a standard deviation of 1.5 of their logarithm
+//! pareto(1.8)          gaps with a tail exponent of 1.8, which must be above 1
 //! ```
 
 use std::fmt;
@@ -131,8 +132,11 @@ fn parse_parameter(
     Time(*mean_ns), Time(*share_ns)
 )]
 pub struct BurstsTooLong {
+    /// Tasks per burst.
     tasks: u32,
+    /// Mean gap within a burst.
     mean_ns: f64,
+    /// Requested tasks per second.
     rate_pps: f64,
     /// Interval of the burst's tasks at the rate.
     share_ns: f64,
@@ -202,6 +206,7 @@ impl Schedule {
                     let share_ns = f64::from(tasks) * 1e9 / rate_pps;
                     return Err(BurstsTooLong { tasks, mean_ns, rate_pps, share_ns });
                 }
+                // Nothing is left, so the first task starts a burst.
                 Gap::Bursts { tasks, left: 0, within, pause }
             }
         };

@@ -168,9 +168,11 @@ fn write_all(output: &OutputArgs, reports: &[Report]) -> Result<(), Failure> {
 /// Result of a search.
 #[derive(Serialize)]
 struct SearchResult<'a> {
+    /// Limit for the 99th percentile of the response time.
     objective_p99_us: f64,
     /// Highest load that met the objective; null if none did.
     highest_pps: Option<f64>,
+    /// Report of each tested load, in the order of the runs.
     runs: &'a [Report],
 }
 

@@ -3,6 +3,10 @@
 //!
 //! The schedule fixes the due time of each task in advance (open loop). Latency counts from the due time, so
 //! a generator that sends late cannot hide the delay. All times are ticks of the core's clock.
+//!
+//! `crate::send::Pacer` yields the due tasks, [`Outstanding`] holds the sent ones until their answers, and [`Tally`]
+//! counts them. A stray is a received packet that is not the first answer to a task in flight. The application id in a
+//! task names the core that sent it, and workers repeat it in the answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -73,6 +77,7 @@ pub enum SetupError {
 /// Durations of a run's phases and timeouts, in ticks.
 #[derive(Clone, Copy, Debug)]
 struct Times {
+    /// Time before the measured time.
     warmup: u64,
     /// Measured time.
     duration: u64,
@@ -90,12 +95,15 @@ struct Times {
 pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     port: P,
     pool: L,
+    /// Addresses of the generator; parses received frames.
     host: Host,
+    /// Frame into which each task's fields are written.
     template: Template,
     /// Application id of the tasks.
     app: u32,
     /// True if tasks have the header extension, with application id and 32-bit sequence number.
     extended: bool,
+    /// Offered load of all cores.
     load: Load,
     /// Tasks of this core; the pacer plays a copy.
     source: TaskSource,
@@ -111,9 +119,11 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     pending_seq: u32,
     /// Buffers of received answers, reused for the next tasks because they are in the cache.
     spare: Burst<P::Buf>,
+    /// Received packets; empty between polls.
     incoming: Burst<P::Buf>,
     /// Neighbour messages (ARP or neighbour discovery) to send.
     control: Burst<P::Buf>,
+    /// Built and sent tasks that wait for their answers.
     outstanding: Outstanding,
     /// Exchange of answers between cores; `None` on a single core.
     exchange: Option<AnswerExchange>,
@@ -121,6 +131,7 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     stamps: Option<Box<Stamps>>,
     /// Checker of answers, if they are verified.
     oracle: Option<Oracle>,
+    /// Counts and latencies.
     tally: Tally,
     /// End of the current phase: of resolving, of the load, or of the drain.
     deadline: u64,
@@ -356,6 +367,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         if !all_sent && now < self.deadline + self.times.grace {
             return;
         }
+        // Frames that the device did not accept are unsent. `drain` counts the tasks that have no frame yet.
         for _ in self.pending.drain(..) {
             let flight = self.outstanding.built(self.pending_seq);
             self.tally.count_unsent(flight.due, flight.service_ns, flight.class);
@@ -366,7 +378,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.deadline = now + self.times.drain;
     }
 
-    /// Counts the tasks that will not be sent. Ends the run once all tasks are answered, or at the deadline.
+    /// Counts the tasks that the pacer still has, which will not be sent. Ends the run once these are counted, and all
+    /// sent tasks are answered or the deadline has passed.
     fn drain(&mut self, now: u64) {
         if let Some(pacer) = &mut self.pacer {
             for _ in 0..UNSENT_PER_POLL {
@@ -412,6 +425,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// Processes a received packet.
     #[inline(always)]
     fn process(&mut self, mut buf: P::Buf, now: u64) {
+        // Receive time: the packet's stamp, else the time of the poll.
         let now = match &mut self.stamps {
             Some(stamps) => stamps.time_of(&buf, now),
             None => now,
@@ -425,6 +439,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         match self.host.receive(&mut buf, verified) {
             FrameKind::Answer(answer) => self.process_answer(&answer, buf.bytes(), now),
             FrameKind::NeighbourAnswer => self.control.push(buf),
+            // The host has stored the address.
             FrameKind::NextHop(_) => {}
             FrameKind::Nothing(_) => self.tally.strays.foreign += 1,
         }
@@ -488,8 +503,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Ends the load now and shortens the measured time. Tasks that are not due yet do not count. Before the
-    /// load, ends the run; after it, has no effect.
+    /// Ends the load now and shortens the measured time. Tasks that are not due yet do not count. Ends the whole run
+    /// if the load has not begun. Has no effect after the load.
     pub fn stop(&mut self, now: u64) {
         match self.phase {
             Phase::WarmingUp | Phase::Measuring => {
@@ -570,7 +585,7 @@ mod tests {
     /// Delays of the peer's answers to the `n`th task.
     type Answers = fn(u64) -> &'static [u64];
 
-    /// Peer of the generator: answers ARP for its address, and tasks with the delays of `answers`.
+    /// Peer of the generator: answers each request for its MAC address at once, and tasks with the delays of `answers`.
     struct Peer {
         port: RingPort,
         answers: Answers,
@@ -666,6 +681,7 @@ mod tests {
             let ns = response.quantile_ns(quantile);
             assert!((7_000.0..7_000.0 * 1.001 + 2.0 * STEP as f64).contains(&ns), "{ns}");
         }
+        // The peer answers after 7 us, and the generator receives the answer one step later.
         let service = run.tally.service.quantile_ns(0.5);
         assert!((7_100.0..7_110.0).contains(&service), "{service}");
         assert!(run.tally.windows.iter().all(|window| window.tasks() > 800));
@@ -677,7 +693,7 @@ mod tests {
     /// Runs the same load over IPv6 through a router; only the frames may differ.
     // promise: measurement.1
     #[test]
-    fn over_ipv6_a_run_is_the_same() {
+    fn run_over_ipv6_equals_ipv4() {
         let gateway = "fe80::1".parse().ok();
         let addresses = Addresses::new("fd00:1::1".parse().unwrap(), None, gateway).unwrap();
         for extended in [true, false] {
@@ -781,6 +797,7 @@ mod tests {
     fn losses_and_duplicates_are_counted() {
         for extended in [false, true] {
             let target = Target { extended, ..target() };
+            // One of four tasks is lost, and one is answered twice.
             let answers: Answers = |n| match n % 4 {
                 0 => &[],
                 1 => &[1_000, 2_000],
@@ -814,7 +831,7 @@ mod tests {
 
     #[test]
     fn full_wire_leaves_tasks_unsent() {
-        // A wire of 4 frames without a receiver: 4 tasks are sent and lost.
+        // A wire of 4 frames without a receiver: 4 tasks of the warm-up are sent and lost.
         let pool = FramePool::new(256, 128);
         let (generator_port, peer_port) = memory::pair(4, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };

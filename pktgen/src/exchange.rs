@@ -1,5 +1,6 @@
 //! Exchange of answers between cores. Receive-side scaling may deliver an answer to any core. That core
-//! relays the answer, with its arrival time, to the core that sent the task. It never waits.
+//! relays the answer, with its arrival time, to the core that sent the task. It never waits. An application id in
+//! each task and its answer tells which core sent the task.
 
 use std::sync::Arc;
 

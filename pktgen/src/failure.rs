@@ -1,4 +1,4 @@
-//! Error of a command.
+//! Error of a command. `main` prints it and exits with status 2.
 
 use std::error::Error;
 

@@ -14,8 +14,9 @@ use crate::target::Target;
 
 /// A port that leads back to itself, and turns every returning task into its answer.
 pub struct LoopedPort<'a, P: Port> {
+    /// Port that receives what it sends.
     port: &'a mut P,
-    /// Source of the answers; any address differing from the generator's.
+    /// Source MAC address of the answers; any address differing from the generator's.
     mac: Mac,
 }
 
@@ -46,7 +47,8 @@ impl<P: Port> Port for LoopedPort<'_, P> {
     }
 }
 
-/// Measures the floor for `seconds` at the rate of one core of `load`, on a port that receives what it sends.
+/// Measures the floor for `seconds` at the rate of one core of `load`, on a port that receives what it sends. `now`
+/// reads a clock of `hz` ticks per second. The returned tally has the response times.
 ///
 /// # Errors
 /// If the load cannot be set up.

@@ -12,14 +12,17 @@ const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e
 pub struct GrammarError {
     /// Name of the text, as in "rate".
     subject: &'static str,
+    /// The whole text.
     text: String,
     /// Offset of the error in bytes.
     offset: usize,
+    /// Problem at this place, and the allowed input.
     problem: String,
 }
 
 impl fmt::Display for GrammarError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The offset counts bytes, the column characters.
         let column = self.text[..self.offset].chars().count();
         writeln!(f, "cannot read this {}: {}", self.subject, self.problem)?;
         writeln!(f, "  {}", self.text)?;
@@ -31,7 +34,9 @@ impl std::error::Error for GrammarError {}
 
 /// Position in a text of the command line.
 pub(crate) struct Scanner<'a> {
+    /// Name of the text for errors.
     subject: &'static str,
+    /// The whole text.
     text: &'a str,
     /// Offset of the next token in bytes.
     offset: usize,
@@ -43,7 +48,7 @@ impl<'a> Scanner<'a> {
         Self { subject, text, offset: 0 }
     }
 
-    /// Skips spaces. Returns the offset of the next token, for [`Scanner::error_at`].
+    /// Skips spaces. Returns the offset of the next token in bytes, for [`Scanner::error_at`].
     pub(crate) fn place(&mut self) -> usize {
         let rest = &self.text[self.offset..];
         self.offset += rest.len() - rest.trim_start().len();
@@ -101,11 +106,11 @@ impl<'a> Scanner<'a> {
     pub(crate) fn number(&mut self) -> Result<f64, GrammarError> {
         let offset = self.place();
         let rest = &self.text[offset..];
-        let mantissa = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let value: f64 = rest[..mantissa]
+        let len = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let value: f64 = rest[..len]
             .parse()
             .map_err(|_| self.error_at(offset, "expected a number here, as in 0.5 or 50"))?;
-        self.offset = offset + mantissa;
+        self.offset = offset + len;
         Ok(value)
     }
 

@@ -1,5 +1,6 @@
 //! The generator as a host on its network: answers for its address, resolves its next hop, and separates
-//! answers to its tasks from other packets.
+//! answers to its tasks from other packets. The task header of an answer may have an extension, which holds the
+//! application id and the full sequence number.
 
 use wedjat::io::Buf;
 use wedjat::reason::DropReason;
@@ -28,8 +29,11 @@ const UDP_LEN_MIN: usize = udp::LEN + TASK;
 /// A host: one address on one wire.
 #[derive(Clone, Debug)]
 pub struct Host {
+    /// MAC address of this host.
     mac: Mac,
+    /// IP addresses of this host, of the scheduler and of the next hop.
     addresses: Addresses,
+    /// MAC address of the next hop, once known.
     next_hop_mac: Option<Mac>,
 }
 
@@ -186,6 +190,7 @@ fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
     let head = frame.first_chunk::<HEAD>()?;
     let total_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 2)));
     let udp_len = usize::from(u16::from_be_bytes(at(head, UDP + 4)));
+    // Bytes 12 to 14 are the EtherType of IPv4, and version and header length.
     let plain = (at(head, 12) == [0x08, 0x00, ipv4::NO_OPTIONS])
         & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // not a fragment
         & (head[ether::LEN + 9] == ipv4::UDP)
@@ -287,8 +292,11 @@ mod tests {
     use wedjat::wire::ndp;
     use wedjat::wire::udp::Flow;
 
+    /// MAC address of the host.
     const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    /// MAC address of the scheduler, a leaf, which is also the next hop.
     const LEAF: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    /// Addresses of the host and of the leaf over IPv4, and below over IPv6.
     const V4: Addresses =
         Addresses::V4(Endpoints { own: 0x0A00_0102, dst: 0x0A00_0101, next_hop: 0x0A00_0101 });
     const V6: Addresses = {
@@ -309,13 +317,13 @@ mod tests {
 
     /// Returns a flow from the leaf to the host with these addresses.
     fn flow(addresses: Addresses) -> AnyFlow {
-        fn of<A>(Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
+        fn to_own<A>(Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
             let (src_mac, dst_mac) = (LEAF, US);
             Flow { src_mac, dst_mac, src: dst, dst: own, src_port: 1234, dst_port: 40_000 }
         }
         match addresses {
-            Addresses::V4(ends) => AnyFlow::V4(of(ends)),
-            Addresses::V6(ends) => AnyFlow::V6(of(ends)),
+            Addresses::V4(ends) => AnyFlow::V4(to_own(ends)),
+            Addresses::V6(ends) => AnyFlow::V6(to_own(ends)),
         }
     }
 

@@ -67,7 +67,8 @@ impl Latency {
         if rank > answered {
             return f64::INFINITY;
         }
-        // Half a rank less: the histogram rounds up, and rounding must not select the next rank.
+        // The rank as a fraction of the answered tasks. Half a rank less, because the histogram rounds up, and rounding
+        // errors must not select the next rank.
         self.finite.value_at_quantile((rank as f64 - 0.5) / answered as f64) as f64
     }
 
@@ -196,8 +197,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Records these latencies, and `infinite` unanswered tasks.
-    fn of(latencies_ns: &[u64], infinite: u64) -> Latency {
+    /// Returns a set of tasks with these latencies, and `infinite` unanswered tasks.
+    fn latency_of(latencies_ns: &[u64], infinite: u64) -> Latency {
         let mut latency = Latency::default();
         latencies_ns.iter().for_each(|ns| latency.record(*ns));
         latency.record_infinite(infinite);
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn lost_task_is_infinitely_late() {
         // 985 answered, 15 lost: 98.5% came back, so p90 is finite and p99 is infinite.
-        let latency = of(&[1000; 985], 15);
+        let latency = latency_of(&[1000; 985], 15);
         assert_eq!(latency.quantile_ns(0.9), 1000.0);
         assert_eq!(latency.quantile_ns(0.985), 1000.0);
         assert_eq!(latency.quantile_ns(0.99), f64::INFINITY);
@@ -229,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_range_saturates() {
-        assert!(of(&[u64::MAX], 0).quantile_ns(0.5) >= LATENCY_MAX_NS as f64);
+    fn latency_beyond_the_range_saturates() {
+        assert!(latency_of(&[u64::MAX], 0).quantile_ns(0.5) >= LATENCY_MAX_NS as f64);
     }
 
     #[test]
-    fn confidence_of_known_values() {
+    fn confidence_of_known_values_is_right() {
         // Mean 3, sample variance 2.5, t(4) = 2.776: 2.776 * sqrt(2.5 / 5) = 1.963.
         assert!((ci95_half_width(&[1.0, 2.0, 3.0, 4.0, 5.0]) - 1.963).abs() < 1e-3);
         assert!(ci95_half_width(&[1.0]).is_nan());
@@ -247,7 +248,7 @@ mod tests {
             mut ns in proptest::collection::vec(1..1_000_000_u64, 1..300), infinite in 0..30_u64,
             quantile in 0.0..1.0_f64,
         ) {
-            let latency = of(&ns, infinite);
+            let latency = latency_of(&ns, infinite);
             ns.sort_unstable();
             let tasks = ns.len() as u64 + infinite;
             let rank = ((quantile * tasks as f64).ceil() as usize).max(1);
@@ -261,12 +262,12 @@ mod tests {
         }
 
         #[test]
-        fn merging_is_measuring_together(
+        fn merged_sets_equal_one_set(
             a in proptest::collection::vec(1..1_000_000_u64, 0..50), b in proptest::collection::vec(1..1_000_000_u64, 0..50),
         ) {
-            let mut merged = of(&a, 1);
-            merged.merge(&of(&b, 2));
-            let together = of(&[a, b].concat(), 3);
+            let mut merged = latency_of(&a, 1);
+            merged.merge(&latency_of(&b, 2));
+            let together = latency_of(&[a, b].concat(), 3);
             prop_assert_eq!(merged.tasks(), together.tasks());
             for quantile in [0.1, 0.5, 0.9] {
                 prop_assert_eq!(merged.quantile_ns(quantile), together.quantile_ns(quantile));

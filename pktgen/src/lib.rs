@@ -1,4 +1,11 @@
 //! Open-loop load generator for microsecond tasks that reports when its own results are invalid.
+//!
+//! A run goes through these modules: [`load`] describes the offered load, [`arrival`], [`service`] and [`replay`] give
+//! due times and service times, [`send`] the schedule of a core, and [`template`] the frames. [`engine`] sends and
+//! receives on one core. [`outstanding`] matches answers with tasks, [`tally`] counts, [`slices`] excludes disturbed
+//! time, and [`report`] gives the verdict. [`results`] draws plots and writes task logs, also for the simulator.
+//!
+//! The scheduler under test is a leaf (for a rack) or an agent (for a worker host). The command is in `main.rs`.
 #![forbid(unsafe_code)]
 
 pub mod address;

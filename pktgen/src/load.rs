@@ -1,4 +1,5 @@
-//! Offered load: rate, arrivals, service times and duration.
+//! Offered load: rate, arrivals, service times and duration. The commands create a [`Load`] from their arguments, and
+//! each core's generator takes its tasks from it.
 
 use crate::arrival::{Arrivals, BurstsTooLong, Schedule};
 use crate::grammar::Time;
@@ -186,7 +187,7 @@ impl Load {
     /// # Errors
     /// The limit and the fix.
     pub fn check_recordable(&self) -> Result<(), String> {
-        // A tenth of the memory is a margin for random arrivals.
+        // A tenth of the records is a margin for random arrivals.
         let (tasks, max) = (self.core_tasks(), tasks::RECORDS_MAX);
         if tasks <= 0.9 * max as f64 {
             return Ok(());
@@ -203,7 +204,8 @@ impl Load {
         (0..random_cores).map(|core| CoreSeeds::derive(self.seed, core)).collect()
     }
 
-    /// Returns the application id of a core's tasks. Answers repeat it, which tells the core of their tasks.
+    /// Returns the application id of a core's tasks. Answers repeat it, so that the receiving core can tell which core
+    /// sent the task.
     #[must_use]
     pub fn app(&self, core: u32) -> u32 {
         let id = seed::StreamSeed::derive(self.seed, "app", core).seed;

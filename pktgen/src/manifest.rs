@@ -35,7 +35,7 @@ pub struct Manifest {
     pub config: Config,
 }
 
-/// Name of the kernel's clock in [`Timestamps::receive`].
+/// Name of the kernel's clock in [`Timestamps::receive`]. Reports show its resolution instead of a frequency.
 pub const KERNEL: &str = "kernel";
 
 /// Clock of the receive times.

@@ -24,8 +24,10 @@ pub enum Message {
 }
 
 impl Message {
-    /// Returns true for a frame of ARP or neighbour discovery; the contents may still be malformed. The frame
-    /// must hold at least an Ethernet header.
+    /// Returns true for a frame of ARP or neighbour discovery; the contents may still be malformed.
+    ///
+    /// # Panics
+    /// If the frame is shorter than an Ethernet header.
     #[inline]
     #[must_use]
     pub fn is_one(frame: &[u8]) -> bool {
@@ -158,7 +160,9 @@ mod tests {
     use wedjat::io::memory::FramePool;
     use wedjat::wire::checksum::PartialChecksum;
 
+    /// MAC address of the host that asks.
     const REQUESTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    /// MAC address of the host that answers.
     const OWNER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
     /// Returns the addresses of a requester at `own` with the next hop `dst`.
@@ -227,6 +231,7 @@ mod tests {
 
     #[test]
     fn other_messages_are_ignored() {
+        // Byte 54 is the type of an ICMPv6 message.
         let mut echo = duplicate_address_request(1 << 64);
         echo[54] = 128; // an echo request
         assert!(!Message::is_one(&echo));

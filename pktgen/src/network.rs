@@ -1,5 +1,6 @@
 //! Generator on DPDK: opens the device, resolves the next hop, runs one generator per core. The floor is the
-//! latency of the generator alone, measured on a virtual device that loops tasks back.
+//! latency of the generator alone, measured on a virtual device that loops tasks back. A watched node is the leaf or
+//! agent on this machine, whose stalls exclude parts of the run.
 
 mod progress;
 
@@ -42,6 +43,7 @@ const POLLS_PER_CHECK: u32 = 4096;
 
 /// An open device with the scheduler behind it.
 pub struct Network {
+    /// Addresses and packet format of tasks.
     target: Target,
     /// One queue pair per core; empty during a run.
     ports: Vec<QueuePort>,
@@ -78,6 +80,7 @@ impl Network {
         }
         let eal = Eal::init_excluding(&eal_arguments, &[&name], &args.cores)?;
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
+        // Inlets are receive queues beyond the queue pairs.
         let (queues, inlets) = (cores as u16, args.more_rx);
         let peer_timeout = Duration::from_secs_f64(args.peer_timeout);
         let (vlan, defaults) = (args.vlan, DeviceOptions::with_peer_timeout(Some(peer_timeout)));
@@ -179,7 +182,7 @@ impl Network {
                 })
                 .collect();
             if let Some(node) = node {
-                nodes::look_while(node, || busy.load(Ordering::Relaxed) > 0);
+                nodes::read_while(node, || busy.load(Ordering::Relaxed) > 0);
             }
             threads.into_iter().map(|thread| thread.join()).collect()
         });

@@ -1,6 +1,9 @@
 //! Stalls of a leaf or an agent on this machine, read from its state file. A stall is a time in which a poll
 //! loop did not run, because the system preempted its CPU. Tasks that it delays say nothing about the
 //! scheduler, so the report excludes their time ([`crate::slices`]).
+//!
+//! A leaf is the scheduler process of a rack, an agent that of a worker host. Each copies its counters and its newest
+//! stalls ("pauses" there) to its state file at intervals. Both processes read the same clock, the TSC.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,11 +23,12 @@ const FINISH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A node whose state file is read during a run.
 pub struct WatchedNode {
+    /// Path of the state file.
     path: PathBuf,
     cores: Vec<Core>,
 }
 
-/// Stalls of one core of the node.
+/// Stalls of one core of the node, whose times are ticks of the machine's clock.
 #[derive(Default)]
 struct Core {
     /// Number of stalls that the node has counted.
@@ -49,21 +53,21 @@ impl WatchedNode {
     }
 
     /// Reads the stalls since the last call. If the file is unreadable now, the next call reads them.
-    pub fn look(&mut self) {
+    pub fn read_new_stalls(&mut self) {
         if let Ok(snapshot) = Snapshot::open(&self.path) {
-            self.take(&snapshot);
+            self.add_snapshot(&snapshot);
         }
     }
 
     /// Adds the stalls of a snapshot, core by core.
-    fn take(&mut self, snapshot: &Snapshot) {
+    fn add_snapshot(&mut self, snapshot: &Snapshot) {
         for (core, state) in self.cores.iter_mut().zip(&snapshot.cores) {
-            core.take(state.pauses, &state.newest_pauses);
+            core.add_stalls(state.pauses, &state.newest_pauses);
         }
     }
 
-    /// Reads the remaining stalls, which the node may not have written yet. If the node has stopped writing,
-    /// stalls may be missing after the last known one.
+    /// Reads the remaining stalls, which the node may not have written yet, and returns all stalls of each core. If the
+    /// node has stopped writing, stalls may be missing after the last known one.
     #[must_use]
     pub fn finish(mut self) -> Vec<LoopWatch> {
         let (started, mut polls, mut copies) = (Instant::now(), None, 0);
@@ -75,7 +79,7 @@ impl WatchedNode {
                 // A loop that runs polls all the time, so a new copy of its counters has more polls.
                 if polls.replace(now) != Some(now) {
                     copies += 1;
-                    self.take(&snapshot);
+                    self.add_snapshot(&snapshot);
                 }
             }
             std::thread::sleep(FINISH_INTERVAL);
@@ -90,10 +94,10 @@ impl WatchedNode {
 }
 
 /// Reads the node's file repeatedly while `is_running` returns true.
-pub fn look_while(node: &mut WatchedNode, is_running: impl Fn() -> bool) {
+pub fn read_while(node: &mut WatchedNode, is_running: impl Fn() -> bool) {
     while is_running() {
         std::thread::sleep(READ_INTERVAL);
-        node.look();
+        node.read_new_stalls();
     }
 }
 
@@ -105,7 +109,7 @@ fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
 impl Core {
     /// Adds the newest stalls of the node, which has counted `count` stalls. Stalls read before are in the
     /// set already.
-    fn take(&mut self, count: u64, newest: &[PollPause]) {
+    fn add_stalls(&mut self, count: u64, newest: &[PollPause]) {
         // The file has only the newest `PAUSES` stalls. If more are new, the first of them are overwritten.
         if count.saturating_sub(self.count) > PAUSES as u64 {
             let last = self.stalls.last().map_or(0, |stall| stall.to);
@@ -142,16 +146,16 @@ mod tests {
     #[test]
     fn every_stall_is_read_once_and_gaps_show() {
         let mut core = Core { count: 7, ..Core::default() };
-        core.take(10, &stalls(0..10));
-        core.take(12, &stalls(0..12));
+        core.add_stalls(10, &stalls(0..10));
+        core.add_stalls(12, &stalls(0..12));
         assert_eq!((core.stalls.len(), core.unknown_from), (12, None));
         // One more new stall than the file holds: the last known one ended at 1150.
         let capacity = PAUSES as u64;
-        core.take(13 + capacity, &stalls(13..13 + capacity));
+        core.add_stalls(13 + capacity, &stalls(13..13 + capacity));
         assert_eq!(core.unknown_from, Some(1150));
         // The last known stall of a node ended at 350. The node stops writing, so it may have stalled since.
         let mut silent = Core::default();
-        silent.take(1, &stalls(3..4));
+        silent.add_stalls(1, &stalls(3..4));
         assert_eq!(silent.watched(0, false).pauses.unknown_from(), Some(350));
     }
 }

@@ -1,4 +1,6 @@
-//! Correct answers, computed from a task's id alone, without storing the task.
+//! Correct answers, computed from a task's id alone, without storing the task. The generator checks received answers
+//! with them if `--verify` is given. A task's id is its application id and sequence number, from which its seed
+//! derives.
 //!
 //! | workload | correct answer to a task with seed s |
 //! |---|---|
@@ -21,6 +23,7 @@ pub fn spun(seed: u64) -> u64 {
 /// Computes the correct answers to the tasks of a workload.
 #[derive(Clone, Debug)]
 pub struct Oracle {
+    /// Workload of the workers.
     workload: Workload,
     /// RocksDB: digest of each object.
     digests: Box<[u64]>,

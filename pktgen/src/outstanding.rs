@@ -1,4 +1,7 @@
 //! Tasks in flight: matches each answer to its task by sequence number, once.
+//!
+//! Each core's generator numbers its tasks and keeps the last ones in a ring of fixed size. The packets carry no send
+//! times, so a worker cannot falsify a latency.
 
 /// A task in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +12,7 @@ pub struct InFlightTask {
     pub sent: u64,
     /// Requested service time.
     pub service_ns: u32,
-    /// Class.
+    /// Class of the task, from 1.
     pub class: u16,
 }
 
@@ -21,15 +24,20 @@ enum State {
     Never,
     /// The task has a frame but is not sent.
     Built,
+    /// The task is in flight.
     Sent,
+    /// An answer to the task has arrived.
     Answered,
+    /// The generator gave up the wait for an answer.
     Lost,
 }
 
 /// Slot of the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
+    /// Latest task of the slot.
     flight: InFlightTask,
+    /// Full sequence number of that task.
     seq: u32,
     state: State,
 }
@@ -49,6 +57,7 @@ pub enum Stray {
 /// is lost.
 #[derive(Clone, Debug)]
 pub struct Outstanding {
+    /// Slots; their number is a power of two.
     slots: Box<[Slot]>,
     /// Sequence number of the next task.
     next: u32,
@@ -86,14 +95,16 @@ impl Outstanding {
         self.sent == 0
     }
 
-    /// Returns the slot of a sequence number.
+    /// Returns the slot of a sequence number. The slot may hold another task, whose number has the same low bits.
     #[inline]
     fn slot(&mut self, seq: u32) -> &mut Slot {
+        // The ring's length is a power of two.
         let mask = self.slots.len() - 1;
         &mut self.slots[seq as usize & mask]
     }
 
-    /// Adds a task with the next sequence number. Returns the unanswered task that it evicts, if any.
+    /// Adds a task with the next sequence number, whose frame waits for the device. Returns the unanswered task that
+    /// it evicts from its slot, if any. The caller counts that task as lost.
     #[inline]
     pub fn build(&mut self, due: u64, service_ns: u32, class: u16) -> Option<InFlightTask> {
         let seq = self.next;
@@ -117,7 +128,7 @@ impl Outstanding {
         flight
     }
 
-    /// Returns the built task `seq`, which will not be sent.
+    /// Returns the built task `seq`. The caller does not send it, and counts it as unsent.
     #[must_use]
     pub fn built(&self, seq: u32) -> InFlightTask {
         self.slots[seq as usize & (self.slots.len() - 1)].flight
@@ -163,6 +174,7 @@ impl Outstanding {
     #[must_use]
     pub fn full_seq(&self, seq: u16) -> u32 {
         let latest = self.next.wrapping_sub(1);
+        // Steps back from the latest task by the distance of the low 16 bits.
         latest.wrapping_sub(u32::from((latest as u16).wrapping_sub(seq)))
     }
 
@@ -220,6 +232,7 @@ mod tests {
 
     #[test]
     fn answer_to_evicted_task_is_late() {
+        // A ring of 8 tasks: of 12 tasks the first four are evicted.
         let mut outstanding = Outstanding::new(3);
         assert_eq!(send_all(&mut outstanding, 12), 4);
         assert_eq!(outstanding.answer(3), Err(Stray::Late));
@@ -230,6 +243,7 @@ mod tests {
     #[test]
     fn short_sequence_numbers_find_the_youngest_task() {
         let mut outstanding = Outstanding::new(3);
+        // The latest task is 0x1_0004. The last two numbers are above its low 16 bits, so their tasks are older.
         outstanding.next = 0x1_0005;
         assert_eq!(outstanding.full_seq(4), 0x1_0004);
         assert_eq!(outstanding.full_seq(5), 0x0_0005);

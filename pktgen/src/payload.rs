@@ -67,6 +67,7 @@ impl Work {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let service_ns = u32::from_be_bytes(*bytes.first_chunk()?);
         let rest = bytes.first_chunk::<LEN>().map(|all| {
+            // The last eight bytes are the seed.
             let [.., a, b, c, d, e, f, g, h] = *all;
             (u16::from_be_bytes([all[4], all[5]]), u64::from_be_bytes([a, b, c, d, e, f, g, h]))
         });
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_alone_is_work() {
+    fn missing_operation_and_seed_are_zero() {
         let work = Work { service_ns: 9, operation: 0, seed: 0 };
         assert_eq!(Work::parse(&[0, 0, 0, 9]), Some(work));
         assert_eq!(Work::parse(&[0, 0, 0, 9, 0, 1, 0, 0, 7]), Some(work));

@@ -14,9 +14,11 @@ use crate::neighbour::{self, Message};
 /// Answers tasks, and ARP and neighbour discovery for every address, on one port.
 pub struct Reflector<P: Port> {
     port: P,
+    /// MAC address of the port, the source of all answers.
     mac: Mac,
     /// Answers that the device has not accepted yet.
     pending: Burst<P::Buf>,
+    /// Number of answers sent.
     answered: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Trace as a load: speed, number of passes, and the tasks of each core.
+//! Trace as a load: speed, number of passes, and the tasks of each core. A pass plays the whole trace once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,9 @@ const LENGTH_MAX_S: f64 = 30.0 * 86_400.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     trace: Arc<Trace>,
+    /// Speed relative to the trace; 2 halves all times.
     speed: f64,
+    /// Number of passes.
     repeat: u32,
     /// Duration of a pass in seconds.
     pass_s: f64,
@@ -102,8 +104,8 @@ impl Replay {
         most_tasks as f64 * passes
     }
 
-    /// Returns the tasks of core `core` out of `cores`, which take turns, on a clock of `hz` ticks per
-    /// second.
+    /// Returns the tasks of core `core` out of `cores`, on a clock of `hz` ticks per second. Task `i` of the replay
+    /// belongs to core `i % cores`.
     #[must_use]
     pub fn player(&self, core: u32, cores: u32, hz: f64) -> ReplayCore {
         ReplayCore {
@@ -210,7 +212,7 @@ pub(crate) mod tests {
         Arc::new(Trace::read(file.path()).unwrap())
     }
 
-    /// Returns the due times and classes of a core's tasks, on a clock of nanoseconds that starts at 100.
+    /// Returns the due times and classes of a core's tasks, on a clock of nanoseconds. The replay starts at 100.
     fn due_tasks(replay: &Replay, core: u32, cores: u32) -> Vec<(u64, u16)> {
         let mut player = replay.player(core, cores, 1e9);
         let mut ahead = [ScheduledTask { at: 0, service_ns: 0, class: 0, size: 0 }; 3];
@@ -231,9 +233,10 @@ pub(crate) mod tests {
     fn tasks_are_due_at_trace_times() {
         let trace = trace("10,1,5,0\n11000,2,6,0\n11000,3,6,0\n30010,4,7,0\n");
         let replay = Replay::new(Arc::clone(&trace), 1.0, 1).unwrap();
+        // The first task, at 10 us in the file, is due at the start.
         let once = [(100, 1), (10_990_100, 2), (10_990_100, 3), (30_000_100, 4)];
         assert_eq!(due_tasks(&replay, 0, 1), once);
-        // The pass ends one mean gap later.
+        // The pass ends one mean gap later: the last task is due at 30 ms, and the mean of three gaps is 10 ms.
         assert!(
             (replay.length_s() - 0.04).abs() < 1e-9 && (replay.rate_pps() - 100.0).abs() < 1e-6
         );
@@ -253,12 +256,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_busiest_second_is_found() {
+    fn busiest_second_is_found() {
         let lines: String = [0, 1_500_000, 1_600_000, 2_400_000, 9_000_000]
             .map(|us| format!("{us},1,5,0\n"))
             .concat();
         let busiest =
             |speed, repeat| Replay::new(trace(&lines), speed, repeat).unwrap().busiest_second();
+        // Three tasks are due from 1.5 to 2.4 s. At triple speed four are due within 3 s of the trace.
         assert_eq!((busiest(1.0, 1), busiest(3.0, 1), busiest(0.001, 1)), (3.0, 4.0, 1.0));
         // One second touches 90 passes, each of which may lie within it.
         assert!(busiest(1000.0, 1000) >= 5.0 * 89.0);
@@ -282,7 +286,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_moment_is_a_trace() {
+    fn tasks_of_one_moment_are_replayed() {
+        // A pass of tasks that are due at once lasts 1 ms.
         let replay = Replay::new(trace("7,1,5,0\n7,1,5,0\n"), 1.0, 2).unwrap();
         assert_eq!(due_tasks(&replay, 0, 1), [(100, 1), (100, 1), (1_000_100, 1), (1_000_100, 1)]);
         assert_eq!(replay.length_s(), 0.002);

@@ -1,4 +1,8 @@
 //! Report of a run: figures, verdict and manifest, as text, JSON or CSV with stable keys.
+//!
+//! A run is INVALID if its figures would mislead, such as after a late generator. *Adherence* is the fraction of tasks
+//! sent on time. The *floor* is the latency of the generator alone, with immediate answers. The manifest is the origin
+//! of the figures: revision, machine, seeds and configuration.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -550,7 +554,7 @@ fn write_confidence(out: &mut String, ci: &Confidence) -> fmt::Result {
     writeln!(out, "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}", "  95% confidence", "", "")
 }
 
-/// Width of the column of row names; longer names shift their row.
+/// Width of the column of row names, in characters; longer names shift their row.
 const NAME_COLUMNS: usize = 22;
 
 /// Writes a row of latencies.
@@ -618,7 +622,8 @@ mod tests {
         sliced(Load::new(1e5, "mix(0.5*fixed(5us), 0.5*fixed(9us))".parse().unwrap()))
     }
 
-    /// Sets slices of 10 us.
+    /// Sets slices of 10 us, and stalls from 1 us. A stall also disturbs the 10 us before it and its own length after
+    /// it.
     fn sliced(load: Load) -> Load {
         let rule = Rule { slice_s: 1e-5, pause_s: 1e-6, recovery: 1.0, cover_s: 1e-5, ..load.rule };
         Load { rule, ..load }
@@ -677,6 +682,7 @@ mod tests {
         let good = report(0, 0, 0);
         assert!(good.valid && good.warnings.is_empty() && good.reasons.is_empty(), "{good}");
         assert!(good.to_string().ends_with("VALID"));
+        // 97% on time is a warning, 94% is invalid: 3% late and 3% unsent.
         let late = report(3, 0, 0);
         assert!(late.valid && late.warnings[0].contains("97.00%"), "{late}");
         let bad = report(3, 3, 0);
@@ -689,7 +695,7 @@ mod tests {
     // promise: measurement.2
     #[test]
     fn percentile_needs_enough_undisturbed_slices() {
-        // A stall of 4 us: its slice is disturbed, and the one before, whose tasks may still be in flight.
+        // A stall from 500 to 504 us: its slice is disturbed, and the one before, whose tasks may still be in flight.
         let readings: Vec<_> =
             (0..=1000).map(|i| i * 1000).filter(|at| !(501..504).contains(&(at / 1000))).collect();
         let load = load();
@@ -707,6 +713,7 @@ mod tests {
             "{reason}"
         );
         assert!(reason.contains("measure for") && reason.contains("--percentile"), "{reason}");
+        // p98 needs 5000 tasks.
         let rule = Rule { quantile: 0.98, ..load.rule };
         let enough = report_between(&Load { rule, ..load.clone() }, &readings, [0; 4]);
         assert!(enough.valid, "{enough}");
@@ -817,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn one_class_is_the_whole() {
+    fn single_class_equals_the_whole_run() {
         let load = Load::new(1e5, "exp(5us)".parse().unwrap());
         let mut tally = tally(1);
         tally.schedule(5, 1);
@@ -854,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_a_table() {
+    fn table_has_a_line_per_run() {
         let text = table(&[report(0, 0, 0), report(0, 20, 0)]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);

@@ -207,8 +207,12 @@ mod tests {
     use super::*;
     use crate::arrival::Arrivals;
 
-    /// Tests streams of these seeds with this load, at 200,000 tasks per second.
-    fn test_of(cores: &[CoreSeeds], arrivals: &str, service: &str) -> Result<Independence, String> {
+    /// Runs the self-test on streams of these seeds with this load, at 200,000 tasks per second.
+    fn self_test_of(
+        cores: &[CoreSeeds],
+        arrivals: &str,
+        service: &str,
+    ) -> Result<Independence, String> {
         let arrivals: Arrivals = arrivals.parse().unwrap();
         let schedule = Schedule::new(&arrivals, 200e3, 1e9).unwrap();
         self_test(cores, &schedule, &service.parse().unwrap()).map_err(|e| e.to_string())
@@ -220,7 +224,7 @@ mod tests {
         for seed in 0..20 {
             let cores: Vec<_> = (0..4).map(|core| CoreSeeds::derive(seed, core)).collect();
             for service in ["exp(50us)", "fixed(1us)", "mix(0.5*exp(5us), 0.5*exp(50us))"] {
-                let independence = test_of(&cores, "poisson", service).unwrap();
+                let independence = self_test_of(&cores, "poisson", service).unwrap();
                 assert!(independence.correlation_max < independence.limit);
             }
         }
@@ -231,15 +235,15 @@ mod tests {
     fn shared_seed_is_detected() {
         let mut core = CoreSeeds::derive(7, 0);
         core.service.seed = core.arrivals.seed;
-        let error = test_of(&[core], "poisson", "exp(50us)").unwrap_err();
+        let error = self_test_of(&[core], "poisson", "exp(50us)").unwrap_err();
         assert!(error.contains("arrivals/0") && error.contains("service/0"), "{error}");
     }
 
     #[test]
     fn seed_shared_between_cores_is_detected() {
         let cores = [CoreSeeds::derive(7, 0), CoreSeeds::derive(7, 1), CoreSeeds::derive(7, 0)];
-        assert!(test_of(&cores[..2], "constant", "fixed(1us)").is_ok());
-        assert!(test_of(&cores, "constant", "fixed(1us)").is_err());
+        assert!(self_test_of(&cores[..2], "constant", "fixed(1us)").is_ok());
+        assert!(self_test_of(&cores, "constant", "fixed(1us)").is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //!
 //! A task that cannot be sent when due is sent later and keeps its due time. A task that is not sent by the
 //! end of the run counts as unsent. No task is skipped, and no task counts as sent without leaving.
+//!
+//! Each core's `crate::engine::Generator` has one [`Pacer`], which draws tasks from its [`TaskSource`] in batches.
 
 use wedjat::limits::BURST;
 
@@ -66,7 +68,8 @@ pub struct Pacer {
     start: u64,
     /// Tick at which the schedule ends. No task is due then or later.
     end: u64,
-    /// Ring of tasks. Those from `taken` up to `drawn` are known; there is always at least one.
+    /// Ring of tasks, indexed by the task's number modulo its length. The tasks `taken..drawn` are known; there is
+    /// always at least one.
     ahead: [ScheduledTask; AHEAD],
     /// Number of tasks taken so far.
     taken: usize,
@@ -96,6 +99,7 @@ impl Pacer {
 
     /// Draws the next batch of tasks.
     fn draw(&mut self) {
+        // `drawn` is a multiple of BATCH, and the ring holds two batches, so a batch never wraps around.
         let index = self.drawn % AHEAD;
         self.source.fill(&mut self.ahead[index..index + BATCH], self.start);
         self.drawn += BATCH;
@@ -125,7 +129,7 @@ impl Pacer {
         due
     }
 
-    /// Ends the schedule at `now`.
+    /// Ends the schedule at `now`, if it does not end earlier.
     pub fn end(&mut self, now: u64) {
         self.end = self.end.min(now);
     }

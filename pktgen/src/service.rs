@@ -111,6 +111,7 @@ fn truncated_normal_mean(mean: f64, sd: f64) -> f64 {
     // 1 - cdf(-reach) = 1/2 + integral of the density from 0 to reach, by Simpson's rule.
     let steps = 2000;
     let h = reach / f64::from(steps);
+    // 1, 4, 2, 4, ..., 2, 4, 1.
     let weight = |i: u32| if i == 0 || i == steps { 1.0 } else { f64::from(2 + 2 * (i % 2)) };
     let area: f64 = (0..=steps).map(|i| weight(i) * density(f64::from(i) * h)).sum();
     mean + sd * density(reach) / (0.5 + area * h / 3.0)
@@ -140,7 +141,9 @@ impl fmt::Display for Shape {
 struct Component {
     /// A uniform 64-bit draw selects the first component with a threshold of at least that value.
     threshold: u64,
+    /// Fraction of the tasks that have this component.
     weight: f64,
+    /// Distribution of their service times.
     shape: Shape,
 }
 
@@ -169,7 +172,7 @@ pub struct Service {
     components: Box<[Component]>,
     /// The named mix, if it is one.
     mix: Option<&'static Mix>,
-    /// Measured times, if the distribution was not given by name.
+    /// Measured times, if the distribution consists of these.
     samples: Option<Samples>,
 }
 
@@ -177,17 +180,17 @@ impl Service {
     /// Returns a constant time.
     #[must_use]
     pub fn fixed(ns: f64) -> Self {
-        Self::of(vec![(1.0, Shape::Fixed { ns })])
+        Self::from_shapes(vec![(1.0, Shape::Fixed { ns })])
     }
 
     /// Returns an exponential distribution.
     #[must_use]
     pub fn exp(mean_ns: f64) -> Self {
-        Self::of(vec![(1.0, Shape::Exp { mean_ns })])
+        Self::from_shapes(vec![(1.0, Shape::Exp { mean_ns })])
     }
 
-    /// Creates a mix of these shapes, by weight.
-    fn of(shapes: Vec<(f64, Shape)>) -> Self {
+    /// Creates a mix of these shapes, by weight. The weights sum to 1.
+    fn from_shapes(shapes: Vec<(f64, Shape)>) -> Self {
         let mut cumulative = 0.0;
         let mut components: Vec<_> = shapes
             .into_iter()
@@ -217,7 +220,7 @@ impl Service {
     pub fn named(mix: &'static Mix) -> Self {
         let fixed =
             mix.types.iter().map(|kind| (kind.weight, Shape::Fixed { ns: kind.service_ns }));
-        Self { mix: Some(mix), ..Self::of(fixed.collect()) }
+        Self { mix: Some(mix), ..Self::from_shapes(fixed.collect()) }
     }
 
     /// Returns the workload that the workers must run.
@@ -327,8 +330,8 @@ impl FromStr for Service {
         let name = scanner.word();
         let service = match Mix::named(name) {
             Some(mix) => Self::named(mix),
-            None if name == "mix" => Self::of(parse_mix(&mut scanner, at)?),
-            None => Self::of(vec![(1.0, parse_shape(&mut scanner, at, name)?)]),
+            None if name == "mix" => Self::from_shapes(parse_mix(&mut scanner, at)?),
+            None => Self::from_shapes(vec![(1.0, parse_shape(&mut scanner, at, name)?)]),
         };
         scanner.end()?;
         Ok(service)

@@ -11,6 +11,8 @@
 //!
 //! The leaf's stalls are known only after the run. So each task leaves 12 bytes in memory allocated before the run, and
 //! nothing is sorted meanwhile. A histogram per slice would take 30 KB or more each.
+//!
+//! *Pause* is another word for a stall, in type names and report keys.
 
 use serde::Serialize;
 
@@ -24,7 +26,7 @@ const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
 /// Time without a clock reading that counts as a stall (pause), in mean service times; at least
 /// [`PAUSE_MIN_S`].
 const PAUSE_SERVICES: f64 = 0.25;
-/// Smallest stall that nodes record. [`Rule::new`] uses no smaller one.
+/// Smallest stall in seconds that leaves and agents record. [`Rule::new`] uses no smaller one.
 pub const PAUSE_MIN_S: f64 = wedjat::state::counters::PAUSE_NS as f64 / 1e9;
 /// Load as a fraction of the workers' capacity, assumed if the capacity is unknown.
 const UNKNOWN_SHARE: f64 = 0.9;
@@ -43,7 +45,7 @@ const TASKS_MAX: usize = 1 << 23;
 pub const GROUPS: usize = 20;
 /// Minimum number of tasks beyond a percentile, so that single tasks do not decide it.
 pub const BEYOND_MIN: f64 = 100.0;
-/// Response time of an unanswered task.
+/// Response time of an unanswered task, in a [`Record`].
 const NEVER: u32 = u32::MAX;
 
 /// Returns the capacity for `tasks` expected tasks, with a margin for random arrivals, within the memory
@@ -89,7 +91,7 @@ impl Pauses {
         Self { last: u64::MAX, limit: u64::MAX, stalls, unknown_from }
     }
 
-    /// Records a clock reading of the loop.
+    /// Records a clock reading of the loop, and a stall if the reading before is too long ago.
     #[inline(always)]
     pub fn look(&mut self, now: u64) {
         if now.saturating_sub(self.last) > self.limit {
@@ -116,7 +118,7 @@ impl Pauses {
 
     /// Returns the stalls in order.
     #[must_use]
-    pub fn found(&self) -> &[Pause] {
+    pub fn stalls(&self) -> &[Pause] {
         &self.stalls
     }
 }
@@ -137,6 +139,7 @@ struct Record {
     due: u32,
     /// Response time, at most 4.29 s (32 bits); [`NEVER`] without an answer.
     response_ns: u32,
+    /// Class of the task.
     class: u16,
     outcome: TaskOutcome,
     /// True if the task was sent late.
@@ -146,11 +149,15 @@ struct Record {
 /// Outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskOutcome {
+    /// Never handed to the device.
     Unsent,
+    /// Answered by a worker.
     Answered,
     /// Answered with a wrong answer.
     Wrong,
+    /// Returned undone by the scheduler.
     Refused,
+    /// Not answered by the end of the drain.
     Lost,
 }
 
@@ -170,14 +177,15 @@ impl Log {
     /// Creates a log for `tasks` tasks due within `ticks` ticks of a clock with `hz` ticks per second.
     pub(crate) fn new(tasks: f64, ticks: u64, hz: f64) -> Self {
         // A unit is about a microsecond, or longer if the due times would not fit into 31 bits.
-        let microsecond = (hz / 1e6).max(1.0).log2() as u32;
-        let needed = 64_u32.saturating_sub(ticks.leading_zeros()).saturating_sub(31);
+        let microsecond_bits = (hz / 1e6).max(1.0).log2() as u32;
+        let needed_bits = 64_u32.saturating_sub(ticks.leading_zeros()).saturating_sub(31);
         // Not all zero, because the system maps zeroed memory only at the first access.
         let none =
             Record { due: 1, response_ns: 1, class: 1, outcome: TaskOutcome::Lost, late: true };
         let mut records = vec![none; tasks_max(tasks)];
-        records.clear();
-        Self { records, shift: microsecond.max(needed), start: u64::MAX, full_from: None }
+        records.clear(); // keeps the capacity
+        let shift = microsecond_bits.max(needed_bits);
+        Self { records, shift, start: u64::MAX, full_from: None }
     }
 
     /// Sets the start of the measured time.
@@ -185,9 +193,9 @@ impl Log {
         self.start = start;
     }
 
-    /// Records the outcome of a task; `late` if it was sent late.
+    /// Records the outcome of a task due at tick `due`; `late` if it was sent late.
     #[inline(always)]
-    pub(crate) fn end(
+    pub(crate) fn record(
         &mut self,
         due: u64,
         class: u16,
@@ -206,8 +214,14 @@ impl Log {
     }
 
     /// Records a task that was refused, lost or not sent.
-    pub(crate) fn end_without(&mut self, due: u64, class: u16, outcome: TaskOutcome, late: bool) {
-        self.end(due, class, u64::MAX, outcome, late);
+    pub(crate) fn record_unanswered(
+        &mut self,
+        due: u64,
+        class: u16,
+        outcome: TaskOutcome,
+        late: bool,
+    ) {
+        self.record(due, class, u64::MAX, outcome, late);
     }
 }
 
@@ -356,6 +370,7 @@ impl Slices {
         if to < self.start || from >= self.end {
             return;
         }
+        // `last` becomes the index after the slice of `to`, at most the number of slices.
         let first = (from.saturating_sub(self.start) / self.slice) as usize;
         let last = ((to - self.start) / self.slice).min(self.is_undisturbed.len() as u64) as usize;
         let last = (last + 1).min(self.is_undisturbed.len());
@@ -410,7 +425,8 @@ impl Slices {
     ) -> UndisturbedTasks {
         let undisturbed_slices = self.undisturbed();
         let groups = undisturbed_slices.min(GROUPS);
-        // Group of each undisturbed slice. Groups are consecutive and of nearly equal size.
+        // Group of each undisturbed slice. Groups are consecutive and of nearly equal size. `number` counts the
+        // undisturbed slices so far.
         let mut number = 0;
         let group_of_slice = self.is_undisturbed.iter().map(|is_undisturbed| {
             number += usize::from(*is_undisturbed);
@@ -433,11 +449,11 @@ impl Slices {
                     continue;
                 };
                 record.count(&mut tasks.ledger);
-                record.time(&mut tasks.groups[group]);
+                record.add_response(&mut tasks.groups[group]);
                 let class = usize::from(record.class).wrapping_sub(1);
                 if let Some((ledger, latency)) = tasks.classes.get_mut(class) {
                     record.count(ledger);
-                    record.time(latency);
+                    record.add_response(latency);
                 }
             }
         }
@@ -480,7 +496,7 @@ impl Record {
     }
 
     /// Adds the task's response time. Unsent tasks have none, in the whole run as in its slices.
-    fn time(&self, latency: &mut Latency) {
+    fn add_response(&self, latency: &mut Latency) {
         match self.outcome {
             TaskOutcome::Answered | TaskOutcome::Wrong => {
                 latency.record(u64::from(self.response_ns))
@@ -494,6 +510,7 @@ impl Record {
 /// Tasks due in undisturbed slices.
 #[derive(Clone, Debug)]
 pub(crate) struct UndisturbedTasks {
+    /// Counts of the tasks.
     pub(crate) ledger: Ledger,
     /// Tasks due in excluded slices.
     pub(crate) excluded: u64,

@@ -1,4 +1,5 @@
-//! Receive timestamps by the device or the kernel, converted to the generator's clock.
+//! Receive timestamps by the device or the kernel, converted to the generator's clock ("our clock"). With them,
+//! latencies end when a packet arrives and not when the poll loop finds it.
 //!
 //! A device stamps packets with its own counter, of unknown rate. Therefore both clocks are read together at
 //! regular intervals. The rate follows from the first and the last reading, which are ever further apart. A
@@ -98,14 +99,14 @@ impl StampStats {
     }
 }
 
-/// A clock that may be set.
+/// State of the kernel's clock, which may be set at any time.
 #[derive(Clone, Copy, Debug)]
 struct Settable {
     /// Resolution of stamps, in units of the clock reading.
     unit: u64,
     /// Number of times that it was set.
     steps: u64,
-    /// Time until which stamps are ignored after a step.
+    /// Tick of our clock until which stamps are ignored after a step.
     ignored_until: u64,
     /// True while every reading is interrupted or fails, so that no stamp is used.
     is_unknown: bool,
@@ -113,7 +114,7 @@ struct Settable {
 
 /// One core's view of the clock that stamps its packets.
 pub struct Stamps {
-    /// `None` in tests of the clocks only.
+    /// Location of the stamp in a packet buffer; `None` in tests of the clocks only.
     field: Option<StampField>,
     /// Function that reads both clocks; `None` if the device's clock cannot be read now.
     read_clocks: Box<dyn FnMut() -> Option<ClockReading> + Send>,
@@ -182,7 +183,7 @@ impl Stamps {
         Self { settable: Some(settable), ..self }
     }
 
-    /// Creates the conversion without a field of stamps. Reads both clocks until the readings are far enough
+    /// Creates the conversion without the location of stamps. Reads both clocks until the readings are far enough
     /// apart for a rate.
     fn with(
         hz: f64,
@@ -316,7 +317,9 @@ impl Stamps {
     #[must_use]
     pub fn stats(&self) -> StampStats {
         let tick_ns = 1e9 / self.hz;
+        // An accepted reading of the kernel's clock takes at most SLOW_FACTOR times the shortest.
         let (unit, longest) = self.settable.map_or((1, 1), |settable| (settable.unit, SLOW_FACTOR));
+        // Our ticks per unit of stamps.
         let resolution = self.rate * unit as f64;
         StampStats {
             stamped: self.stamped,
@@ -344,18 +347,19 @@ mod tests {
 
     use super::*;
 
-    /// Our clock counts nanoseconds; the device's counts ticks of `tick` ns from another origin. Some
-    /// readings are interrupted.
+    /// Our clock, which counts nanoseconds. The device's clock is computed from it by [`device`]. Some readings of both
+    /// are interrupted.
     struct Clocks(Arc<AtomicU64>);
 
     /// Our clock at the start.
     const START: u64 = 1_000_000_000;
     /// The device's clock at the start. It soon wraps around.
-    const FROM: u64 = u64::MAX - 12_345;
+    const DEVICE_START: u64 = u64::MAX - 12_345;
 
-    /// Returns the device's clock at this time of ours.
+    /// Returns the device's clock, with ticks of `tick` ns, at this time of ours.
     fn device(ns: u64, tick: f64) -> u64 {
-        FROM.wrapping_add_signed((ns.wrapping_sub(START).cast_signed() as f64 / tick) as i64)
+        DEVICE_START
+            .wrapping_add_signed((ns.wrapping_sub(START).cast_signed() as f64 / tick) as i64)
     }
 
     impl Clocks {

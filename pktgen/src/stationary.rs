@@ -100,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn too_little_is_unknown() {
+    fn too_few_windows_have_no_verdict() {
         assert_eq!(verdict(&[1.0, 2.0, 3.0]), Verdict::Unknown);
         assert_eq!(verdict(&[f64::NAN; 20]), Verdict::Unknown);
     }
 
     #[test]
-    fn statistic_of_a_known_series() {
+    fn statistic_of_known_series_is_right() {
         // n = 4, all pairs rising: S = 6, variance 4*3*13/18 = 8.667, Z = 5 / 2.944 = 1.698.
         assert!((mann_kendall_z(&[1.0, 2.0, 3.0, 4.0]) - 1.698).abs() < 1e-3);
     }

@@ -1,4 +1,8 @@
-//! Counts of a run: ledger of tasks, and latencies by window and class.
+//! Counts of a run: ledger of tasks, and latencies by window and class. Each core's generator fills one [`Tally`]. The
+//! report takes the merged one.
+//!
+//! Windows are few and equal parts of the measured time, for confidence intervals and the trend. Slices are many and
+//! short parts, which count only if no poll loop stalled in them ([`crate::slices`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +83,7 @@ pub struct Tally {
     other_records: Vec<TaskRecords>,
     /// Tick at which the measured time ended.
     end: u64,
+    /// Start, windows and units of the measured time.
     clock: Clock,
     /// Nanoseconds per tick, in units of 2^-32, so that conversions need only integers.
     tick_ns: u64,
@@ -145,10 +150,12 @@ impl Tally {
     /// Converts ticks to nanoseconds.
     #[inline]
     fn ns(&self, ticks: u64) -> u64 {
+        // The product has 32 fraction bits.
         ((u128::from(ticks) * u128::from(self.tick_ns)) >> 32) as u64
     }
 
-    /// Applies `change` to the ledger of the warm-up, or to those of the measured time and of the task's class.
+    /// Applies `change` to the ledgers of a task due at tick `due`: to that of the warm-up, or to those of the measured
+    /// time and of the task's class.
     #[inline(always)]
     fn count(&mut self, due: u64, class: u16, change: impl Fn(&mut Ledger)) {
         if due < self.clock.start {
@@ -160,7 +167,7 @@ impl Tally {
         }
     }
 
-    /// Ends the measured time.
+    /// Ends the measured time at tick `end`.
     pub(crate) fn end(&mut self, end: u64) {
         self.end = end;
         self.measured_s = end.saturating_sub(self.clock.start) as f64 * self.clock.tick_ns / 1e9;
@@ -204,15 +211,15 @@ impl Tally {
     pub(crate) fn count_unsent(&mut self, due: u64, service_ns: u32, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
         if let Some(records) = &mut self.records {
-            // The record of an unsent task shows no send time.
+            // The send time is a placeholder, which the record of an unsent task does not show.
             records.push(&InFlightTask { due, sent: due, service_ns, class }, None, Status::Unsent);
         }
         if due >= self.clock.start {
-            self.log.end_without(due, class, TaskOutcome::Unsent, false);
+            self.log.record_unanswered(due, class, TaskOutcome::Unsent, false);
         }
     }
 
-    /// Counts an answered task.
+    /// Counts a task answered at tick `now` by `worker`; `wrong` if the answer's content is.
     #[inline(always)]
     pub(crate) fn answer(&mut self, flight: &InFlightTask, now: u64, wrong: bool, worker: u16) {
         if let Some(records) = &mut self.records {
@@ -230,7 +237,7 @@ impl Tally {
         let service_ns = self.ns(now.saturating_sub(flight.sent));
         let (outcome, late) =
             (if wrong { TaskOutcome::Wrong } else { TaskOutcome::Answered }, self.is_late(flight));
-        self.log.end(flight.due, flight.class, response_ns, outcome, late);
+        self.log.record(flight.due, flight.class, response_ns, outcome, late);
         self.window(flight.due).record(response_ns);
         self.service.record(service_ns);
         if let Some(class) = self.class(flight.class) {
@@ -248,7 +255,7 @@ impl Tally {
         self.record_infinite(flight, TaskOutcome::Refused);
     }
 
-    /// Counts a lost task.
+    /// Counts a lost task, with infinite latency. Like [`Tally::refuse`], it is rare and never inlined.
     #[inline(never)]
     pub(crate) fn lose(&mut self, flight: &InFlightTask) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
@@ -283,12 +290,12 @@ impl Tally {
         (all.into_iter().enumerate().map(task).collect(), missing)
     }
 
-    /// Records an infinite latency.
+    /// Records an infinite latency, unless the task belongs to the warm-up.
     fn record_infinite(&mut self, flight: &InFlightTask, outcome: TaskOutcome) {
         if flight.due < self.clock.start {
             return;
         }
-        self.log.end_without(flight.due, flight.class, outcome, self.is_late(flight));
+        self.log.record_unanswered(flight.due, flight.class, outcome, self.is_late(flight));
         self.window(flight.due).record_infinite(1);
         self.service.record_infinite(1);
         if let Some(class) = self.class(flight.class) {
@@ -363,7 +370,7 @@ impl Tally {
         [&self.log].into_iter().chain(self.other_cores.iter().map(|(log, _)| log))
     }
 
-    /// Adds the counts of another core over the same time. `other` must not itself be merged from several cores.
+    /// Adds the counts of another core over the same time.
     pub fn merge(&mut self, other: &Self) {
         self.warmup.merge(&other.warmup);
         self.measured.merge(&other.measured);
@@ -442,6 +449,7 @@ mod tests {
 
     #[test]
     fn cores_merge() {
+        // One answer at an odd tick, which is wrong, and one lost task.
         let (mut a, mut b) = (tally(), tally());
         count_task(&mut a, 1000, 1000, Some(1101));
         count_task(&mut b, 1000, 1000, None);

@@ -1,5 +1,5 @@
-//! Records of single tasks for the task log. All memory is allocated and touched before the run, so that
-//! recording causes no page fault.
+//! Records of single tasks for plots and the task log ([`crate::results`]). All memory is allocated and touched before
+//! the run, so that recording causes no page fault.
 
 use crate::outstanding::InFlightTask;
 use crate::results::{Status, Task};
@@ -10,7 +10,9 @@ pub const RECORDS_MAX: usize = 1 << 23;
 /// Record of a task. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskRecord {
+    /// Due time.
     pub(crate) due: u64,
+    /// Send time; the due time for an unsent task.
     pub(crate) sent: u64,
     /// Receive time; 0 without an answer.
     received: u64,
@@ -67,7 +69,7 @@ impl TaskRecords {
             status: Status::Lost,
         };
         let mut records = vec![none; tasks.min(RECORDS_MAX)];
-        records.clear();
+        records.clear(); // keeps the capacity
         Self { records, missing: 0 }
     }
 
@@ -113,6 +115,7 @@ mod tests {
 
     #[test]
     fn tasks_beyond_the_room_are_counted() {
+        // Room for two tasks; the third one has no record.
         let mut records = TaskRecords::new(2);
         let flight = InFlightTask { due: 100, sent: 105, service_ns: 9, class: 2 };
         records.push(&flight, Some((150, 7)), Status::Answered);

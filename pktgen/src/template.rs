@@ -1,5 +1,5 @@
-//! Template of task frames, built once per run. For each task, only the differing fields are written and the
-//! checksum is updated.
+//! Template of task frames, built once per run. For each task, the generator copies it into a packet buffer, writes the
+//! fields that differ, and updates the checksum instead of summing over the frame again.
 
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
@@ -87,10 +87,12 @@ pub struct Template {
     bytes: Vec<u8>,
     /// Length of the shortest frame.
     len_min: usize,
+    /// True if frames have the header extension.
     extended: bool,
     is_v6: bool,
     /// True for IPv4 with the extension, so that one test selects the common case.
     is_common: bool,
+    /// Application id of the tasks.
     app: u32,
     /// Offset of the bytes after the task header and its extension.
     work: usize,
@@ -210,9 +212,11 @@ impl Template {
         put(frame, LEN - payload::LEN, work.bytes());
         // All fields except the port are at odd offsets: each straddles two words of the checksum. Their sum
         // changes the checksum as if it were one such field.
+        // The sum of a number's halves is the same in the ones' complement arithmetic of the checksum.
         let halves = |number: u64| (number >> 32) + (number & u64::from(u32::MAX));
         let mut odd = halves(work.seed) + u64::from(work.service_ns);
         odd += u64::from(work.operation) + u64::from(task.seq as u16);
+        // The constant lengths differ only by the extension.
         if LEN == extended(IP) {
             put(frame, payload + SEQ32, task.seq.to_be_bytes());
             put(frame, payload + CLASS, task.class.to_be_bytes());
@@ -290,6 +294,7 @@ mod tests {
 
     /// Parses a valid datagram of either family, without its addresses.
     fn parse(bytes: &[u8], is_v6: bool) -> Result<Datagram<()>, DropReason> {
+        // Replaces the addresses by units, so that both families have one type.
         fn without_addresses<A>(
             Datagram { src_port, dst_port, at, end, .. }: Datagram<A>,
         ) -> Datagram<()> {

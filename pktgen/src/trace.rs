@@ -68,6 +68,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     path: PathBuf,
+    /// Tasks in the order of their times, which count from the first task.
     tasks: Box<[Entry]>,
     /// Number of tasks and mean service time in nanoseconds, by class; index 0 is class 1.
     classes: Vec<(u64, f64)>,
@@ -182,6 +183,7 @@ fn read(path: &Path, tasks: &mut TraceBuilder) -> Result<(), Problem> {
 /// Trace under construction.
 #[derive(Default)]
 struct TraceBuilder {
+    /// Tasks so far, with times from the first one.
     tasks: Vec<Entry>,
     /// Times of the first and of the last task, in nanoseconds of the file's clock.
     times: Option<(u64, u64)>,
@@ -327,6 +329,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
     if !are_digits(whole) || !are_digits(fraction) {
         return None;
     }
+    // Pads the fraction with zeros to three digits, or cuts it.
     let fraction: u64 = format!("{fraction:0<3}")[..3].parse().ok()?;
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(fraction)
 }
@@ -497,6 +500,7 @@ mod tests {
     use std::time::Duration;
     use wedjat::wire::ether::Mac;
 
+    /// First line of a text trace.
     const HEADER: &str = "time_us,class,service_us,size\n";
 
     /// Reads a trace from `bytes`. Errors name `FILE` instead of the path.
@@ -576,7 +580,7 @@ mod tests {
         bytes
     }
 
-    /// Returns frames of tasks with and without extension, and of other kinds.
+    /// Returns six frames: a task, an answer, a runt, a tagged task, a task cut off, and a task without extension.
     fn frames() -> Vec<Vec<u8>> {
         let mut answer = frame(1, 5, true);
         answer[udp::PAYLOAD] = Code::TaskDone as u8;
@@ -657,6 +661,7 @@ mod tests {
 
     #[test]
     fn a_datagram_of_64_kib_is_no_task() {
+        // Its UDP datagram ends 14 bytes, the Ethernet header, beyond what 16 bits hold.
         let mut large = frame(1, 5, true);
         large.resize(ether::LEN + 65_535, 0);
         // Sets the lengths of the IPv4 packet and of the UDP datagram.

@@ -23,6 +23,7 @@ fn the_self_test_states_its_seeds_and_passes() {
     let output = pktgen(&["selftest", "--service", "exp(50us)", "--seed", "7"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{text}{}", stderr(&output));
+    // Derived from the seed 7 on the command line.
     assert!(text.contains("core 0: arrivals 0x1355be76d7eee8ba"), "{text}");
     assert!(text.contains("streams independent") && text.contains("pacing exact"), "{text}");
 }
@@ -70,7 +71,7 @@ fn mistakes_are_explained_and_exit_2() {
     }
 }
 
-/// Creates a temporary file with this text.
+/// Creates a temporary file with this text. The file is deleted on drop.
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), text).expect("it can be written");
@@ -372,6 +373,7 @@ mod dpdk {
 
     #[test]
     fn a_sweep_reports_in_the_order_asked_for() {
+        // The runs are shuffled, the rows are not.
         let rates = "4k,1k,2k";
         let output =
             run("sweep", "1", &["sweep", "--rates", rates, "--format", "csv", "--no-floor"]);

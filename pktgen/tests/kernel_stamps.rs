@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 /// Generous limit for a busy machine; only failing tests reach it.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Path of the generator's command.
 const PKTGEN: &str = env!("CARGO_BIN_EXE_wedjat-pktgen");
 
 /// A network namespace with a veth pair, `near` and `far`, and the reflector at `far`; deleted on drop.
 struct Net {
+    /// Name of the namespace.
     name: String,
+    /// Process of the reflector; `None` before its start.
     reflector: Option<Child>,
 }
 
@@ -134,8 +137,8 @@ fn unsuitable_stamp_clocks_are_refused() {
         ("kernel", "net_null0,size=64", "no receive timestamps"),
     ] {
         let to = ["run", "--rate", "1k", "--dst", "10.0.1.1", "--no-floor"];
-        let of = ["--device", device, "--timestamps", timestamps];
-        let output = Command::new(PKTGEN).args(to).args(of).output().unwrap();
+        let stamps = ["--device", device, "--timestamps", timestamps];
+        let output = Command::new(PKTGEN).args(to).args(stamps).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let printed = String::from_utf8_lossy(&output.stderr);
         assert!(printed.contains(&format!("--timestamps {timestamps}: {device}")), "{printed}");

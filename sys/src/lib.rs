@@ -1,4 +1,4 @@
-//! Bindings to the installed libdpdk, generated at build time. Safe owners are in `wedjat::io::dpdk`.
+//! Bindings to the installed libdpdk, generated at build time. Safe owners are in the crate `wedjat-dpdk`.
 //!
 //! The build script finds libdpdk (21.11 or later) through pkg-config, reads its headers with bindgen and
 //! compiles C wrappers of its inline functions. `rte_mbuf` is opaque: the `WEDJAT_MBUF_*` constants are its
@@ -29,6 +29,7 @@ pub const LINKED_STATICALLY: bool = cfg!(dpdk_static);
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
+// The bindings call the functions of the shared object through this table.
 #[cfg(not(dpdk_static))]
 mod object;
 #[cfg(not(dpdk_static))]

@@ -22,7 +22,8 @@ const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dpdk.so"));
 #[unsafe(link_section = ".wedjat.dpdk")]
 static OBJECT: [u8; BYTES.len()] = *include_bytes!(concat!(env!("OUT_DIR"), "/dpdk.so"));
 
-/// Functions that the bindings call. The build script's C has the same functions in the same order.
+/// Table of the functions that the bindings call, `COUNT` in number. The build script generates the bindings, and the
+/// object's own table with the same functions in the same order.
 pub static FUNCTIONS: [AtomicPtr<c_void>; COUNT] =
     [const { AtomicPtr::new(unloaded as *const () as *mut c_void) }; COUNT];
 
@@ -76,7 +77,7 @@ fn fill(table: *const *mut c_void) {
     }
 }
 
-/// Returns the reason why the last call of the loader failed.
+/// Returns the system's reason why `dlopen` or `dlsym` failed last.
 fn reason() -> String {
     // SAFETY: the result is null or a thread-local string, which is copied at once.
     unsafe {

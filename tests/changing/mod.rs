@@ -1,5 +1,8 @@
 //! A control driven by tests, with checks of its node's state file: at each epoch the file shows that epoch's
 //! membership, never a mixture.
+//!
+//! The control changes a node's membership (its pools, servers and workers) while cores poll. Each change begins an
+//! epoch, a number that grows. The state file holds copies of the node's state for other processes.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
@@ -21,7 +24,9 @@ type NamedPools = BTreeMap<u16, (String, BTreeMap<u16, (u16, IpAddr)>)>;
 pub struct ChangeRig<C> {
     /// The control.
     pub control: Control<C>,
+    /// State of the node, which the state file copies.
     table: Arc<Table>,
+    /// Path of the state file.
     path: PathBuf,
     _folder: TempDir,
     /// Expected state, by epoch.
@@ -63,14 +68,15 @@ impl<C: Cores> ChangeRig<C> {
         error.unwrap_err().to_string()
     }
 
-    /// Publishes the state and returns the snapshot that readers see.
+    /// Writes the node's state to the state file, and returns the snapshot that readers see.
     pub fn look(&mut self) -> &Snapshot {
         self.table.publish();
         self.seen.push(Snapshot::open(&self.path).unwrap());
         self.seen.last().unwrap()
     }
 
-    /// Checks that each worker present at the last check kept its index.
+    /// Checks that each worker present at the last check kept its index, and records the indices for the next check.
+    /// The cores' tables refer to workers by index.
     pub fn assert_in_place(&mut self) {
         let membership = self.control.membership();
         let ids = membership.workers().map(|(_, worker)| worker.id);
@@ -82,8 +88,8 @@ impl<C: Cores> ChangeRig<C> {
 
     /// Checks that no task is at a worker, and that all snapshots show the expected state.
     pub fn assert_shown(&mut self) {
-        for one in self.look().pools.iter().flat_map(|pool| &pool.members) {
-            assert_eq!(one.outstanding, 0, "{one:?}");
+        for member in self.look().pools.iter().flat_map(|pool| &pool.members) {
+            assert_eq!(member.outstanding, 0, "{member:?}");
         }
         for snapshot in &self.seen {
             let expected = &self.expected[&snapshot.epoch];
@@ -92,14 +98,15 @@ impl<C: Cores> ChangeRig<C> {
     }
 }
 
-/// A node under traffic, with a control driven by a test.
+/// A node under traffic, with a control driven by a test. Each kind of node (leaf, agent, leaf with an agent)
+/// implements it.
 pub trait TrafficRig {
     /// Cores behind the control.
     type Cores: Cores;
 
-    /// Rounds of settling after which each further round advances the time, because lost tasks are written
-    /// off only after seconds.
-    const SOON: usize;
+    /// Rounds of [`TrafficRig::settle`] after which each further round advances the time by a step of its own. The node
+    /// writes off lost tasks only after seconds of its time.
+    const ROUNDS_BEFORE_JUMPS: usize;
 
     /// Returns the rig of its control.
     fn changing(&mut self) -> &mut ChangeRig<Self::Cores>;
@@ -139,7 +146,8 @@ pub trait TrafficRig {
     /// 1000 rounds.
     fn settle(&mut self) {
         for round in 0..1000 {
-            *self.now() += if round > Self::SOON { LEAVING_NS / 100 } else { 0 };
+            // LEAVING_NS is the longest time that a departing member keeps its place.
+            *self.now() += if round > Self::ROUNDS_BEFORE_JUMPS { LEAVING_NS / 100 } else { 0 };
             self.polls(20);
             self.poll_control();
             if self.changing().control.is_settled() {
@@ -150,9 +158,9 @@ pub trait TrafficRig {
         panic!("not settled: {:?}", self.changing().control.membership());
     }
 
-    /// Runs `rounds` rounds of load. Each round tries a change of `random` with probability 1 / `one_in`. The
-    /// load draws from the same seed. Checks that present workers keep their indices. More than `least` changes must
-    /// succeed.
+    /// Runs `rounds` rounds of load. Each round tries the change that `random` returns, with probability 1 /
+    /// `one_in`. `random` and `load` draw from one generator, so that a seed repeats a run. Checks that present
+    /// workers keep their indices. More than `least` changes must succeed.
     fn change_at_random(
         &mut self,
         seed: u64,
@@ -185,9 +193,11 @@ pub trait TrafficRig {
 }
 
 /// Returns a random change, valid or invalid, of pools 7 to 9 and of an agent's workers. Pool 7 is never removed.
-/// The workers' ids are `first` and the next 17. A change of a pool begins with one of the prefixes `whose`.
+/// The workers' ids are `first` and the next 17. A change of a pool begins with one of the prefixes `whose`: empty for
+/// a pool of the node itself, or a word that names the agent on its core.
 pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -> String {
-    let mut pick = |most: u16| rng.random_range(0..most);
+    // Returns a number from 0 to `bound` - 1.
+    let mut pick = |bound: u16| rng.random_range(0..bound);
     let (pool, first) = (7 + pick(3), first + 2 * pick(8));
     let policies =
         ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "random"];
@@ -206,7 +216,7 @@ pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -
     }
 }
 
-/// Returns the pools of a membership.
+/// Returns the pools of a membership, in the form of the state file's pools for a comparison.
 fn named(membership: &Membership) -> NamedPools {
     let pools = membership.pools.iter().flatten().map(|pool| {
         let workers = pool.members.iter().enumerate().filter_map(|(at, worker)| {
@@ -224,7 +234,8 @@ fn named(membership: &Membership) -> NamedPools {
 /// Returns the pools of a snapshot of the state file.
 fn shown(snapshot: &Snapshot) -> NamedPools {
     let pools = snapshot.pools.iter().map(|pool| {
-        let workers = pool.members.iter().map(|one| (one.member, (one.worker, one.server)));
+        let workers =
+            pool.members.iter().map(|member| (member.member, (member.worker, member.server)));
         (pool.id, (pool.policy.clone(), workers.collect()))
     });
     pools.collect()

@@ -1,4 +1,5 @@
-//! The system's allocator with a call counter per thread, for tests that forbid allocations.
+//! The system's allocator with a call counter per thread, for tests that forbid allocations on the packet path. It
+//! becomes the allocator of the whole test program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

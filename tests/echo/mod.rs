@@ -1,10 +1,11 @@
-//! Worker that returns each task unchanged.
+//! Worker that returns each task unchanged, for tests of an agent (the process that gives tasks to workers).
 
 use wedjat::worker::{Detached, Worker};
 
 use super::timeouts::TIMEOUT;
 
-/// Answers tasks until the agent is gone. Returns `None` if no task came for [`TIMEOUT`].
+/// Answers each task with its own payload until the agent ends. Returns the reason of the end, or `None` if no task
+/// came for [`TIMEOUT`].
 pub fn echo(worker: &mut Worker) -> Option<Detached> {
     loop {
         match worker.recv(TIMEOUT) {
@@ -13,7 +14,7 @@ pub fn echo(worker: &mut Worker) -> Option<Detached> {
                 request.len()
             }),
             Ok(None) => return None,
-            Err(gone) => return Some(gone),
+            Err(reason) => return Some(reason),
         }
     }
 }

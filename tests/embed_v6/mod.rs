@@ -1,4 +1,8 @@
-//! The scheduler as a library over IPv6: the cases of [`super`], which uses IPv4.
+//! Tests of the scheduler as a library, over IPv6: the cases of [`super`] (tests/embed.rs, over IPv4) again, with the
+//! same checks. An application passes packets to a [`Context`], the part of one core, and gets a verdict for each.
+//!
+//! The network has a client, a leaf with a port for clients and a port for workers, and two servers of four workers
+//! each. The MAC address of the second server is unknown at first.
 
 use super::*;
 use std::net::Ipv6Addr;
@@ -8,7 +12,9 @@ use wedjat::wire::{ipv6, ndp};
 /// Addresses of the leaf's ports.
 const LEAF: [u128; 2] = [address(1, 1), address(2, 1)];
 const V6_CLIENT: u128 = address(1, 2);
+/// Addresses of the servers: workers 10 to 13, and 14 to 17.
 const V6_SERVERS: [u128; 2] = [address(2, 0xB), address(2, 0xC)];
+/// MAC address of the second server.
 const SECOND_MAC: Mac = Mac([2, 0, 0, 0, 2, 12]);
 /// Offset of the IP header.
 const IP: usize = ether::LEN;
@@ -18,7 +24,7 @@ const fn address(network: u128, host: u128) -> u128 {
     0xFD00 << 112 | network << 96 | host
 }
 
-/// Like [`text()`].
+/// Returns the configuration of the network above with this policy, like [`text()`] for IPv4.
 fn text_v6(policy: &str) -> String {
     let name = Ipv6Addr::from_bits;
     format!(
@@ -36,6 +42,7 @@ fn text_v6(policy: &str) -> String {
     )
 }
 
+/// Returns the context of the only core of a new scheduler.
 fn context_v6(policy: &str) -> Context {
     let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
     Scheduler::from_toml(&text_v6(policy), &options).unwrap().context(0).unwrap()
@@ -82,7 +89,7 @@ fn reply_of(header: Header) -> Vec<u8> {
     frame_v6(&flow, &header)
 }
 
-/// Returns the client's neighbour solicitation for an address.
+/// Returns the client's neighbour solicitation for an address (IPv6's question for a MAC address).
 fn who_is_v6(target: u128) -> Vec<u8> {
     let (question, to) = ndp::Packet::question(CLIENT_MAC, V6_CLIENT, target, None);
     let mut frame = vec![0; ndp::FRAME_LEN];
@@ -100,7 +107,8 @@ fn second_server_answer() -> Vec<u8> {
     frame
 }
 
-/// Like [`any_packet`].
+/// Returns a random packet with the port that receives it, like [`any_packet`]: tasks, replies and solicitations, some
+/// of them damaged.
 fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     let header = Header {
         extended: dice.below(3) == 0,
@@ -116,7 +124,8 @@ fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     (port, damaged(dice, packet))
 }
 
-/// Like [`bursts`].
+/// Returns `count` random bursts with their ports, like [`bursts`]. Two bursts before them make the leaf and the
+/// second server known to each other's side.
 fn bursts_v6(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
     let first = vec![(0, vec![who_is_v6(LEAF[0])]), (1, vec![second_server_answer()])];
     bursts_of(first, seed, count, any_packet_v6)
@@ -130,7 +139,8 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     }
 }
 
-/// Like [`apply`], over IPv6.
+/// Applies a rewrite to a frame as an application must, like [`apply`], over IPv6. Offsets in the IP header: 7 hop
+/// limit, 8 source, 24 destination. Offsets in the task header: 5 destination (worker), 7 queue length (idle flag).
 fn apply_v6(rewrite: &Rewrite, &RewriteV6 { src, dst }: &RewriteV6, frame: &mut [u8]) {
     assert_eq!((rewrite.src, rewrite.dst), (0, 0));
     ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
@@ -150,10 +160,11 @@ fn apply_v6(rewrite: &Rewrite, &RewriteV6 { src, dst }: &RewriteV6, frame: &mut 
 fn deciding_and_rewriting_agree() {
     for policy in ["horus", "random"] {
         let (rewriting, deciding) = (context_v6(policy), context_v6(policy));
-        let went = compare_decisions(rewriting, deciding, bursts_v6(5, 400), |rewrite, frame| {
-            apply_v6(rewrite, &rewrite.v6.unwrap(), frame);
-        });
-        assert!(went > 3_000, "{policy}: {went}");
+        let forwarded =
+            compare_decisions(rewriting, deciding, bursts_v6(5, 400), |rewrite, frame| {
+                apply_v6(rewrite, &rewrite.v6.unwrap(), frame);
+            });
+        assert!(forwarded > 3_000, "{policy}: {forwarded}");
     }
 }
 
@@ -162,6 +173,7 @@ fn packet_is_held_until_its_next_hop_answers() {
     let mut application = Application::new(context_v6("round-robin"));
     let mut burst: Vec<_> = (0..8).map(|seq| task_v6(Header::new_task(POOL, seq))).collect();
     let verdicts = application.process(0, 1, &mut burst);
+    // Round-robin sends half of the tasks to the workers of the second server, whose MAC address is unknown.
     let held = |verdict: &&Verdict| matches!(verdict, Verdict::Hold { worker: 14..18, .. });
     assert_eq!(verdicts.iter().filter(held).count(), 4, "{verdicts:?}");
     assert!(application.release(2).is_none());
@@ -190,14 +202,15 @@ fn packet_is_held_until_its_next_hop_answers() {
 fn questions_are_asked_in_buffers_of_a_pool() {
     let mut application = Application::new(context_v6("round-robin"));
     assert!(application.release(1).is_none());
+    // One buffer of 96 bytes; a question has 86.
     let mut pool = FramePool::new(1, 96);
     let (question, port) = application.context.ask(1, &mut pool).unwrap();
     assert_eq!(ndp::Packet::parse(question.bytes()).unwrap().target, V6_SERVERS[1]);
     assert_eq!((port, question.bytes().len()), (1, ndp::FRAME_LEN));
 }
 
-/// Duplicate address detection sends its solicitation without an option. The answer is longer than the
-/// solicitation.
+/// Duplicate address detection sends its solicitation without an option. The answer has one, and is longer than the
+/// solicitation. A buffer that cannot grow has no room for it.
 #[test]
 fn answer_beyond_the_callers_buffer_is_not_made() {
     let mut context = context_v6("horus");

@@ -1,4 +1,5 @@
-//! etcd for tests, and a proxy that delays a controller's requests.
+//! etcd for tests, as processes of this machine, and a proxy that delays a controller's requests to it. Controllers
+//! store the desired state of a fabric in etcd, and compete for the lead with its leases.
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,6 +15,7 @@ use crate::timeouts::wait_until;
 pub struct Process(pub Child);
 
 impl Process {
+    /// Sends a signal, such as `-STOP`.
     pub fn signal(&self, signal: &str) {
         let status =
             Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
@@ -75,7 +77,7 @@ impl Etcd {
         Some(etcd)
     }
 
-    /// Starts the member `at`. A killed member continues with its data.
+    /// Starts the member with index `at`. A killed member continues with its data.
     pub fn spawn(&self, at: usize) -> Process {
         let (client, peer) = self.ports[at];
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -112,20 +114,22 @@ impl Etcd {
 
     /// Returns true if the member `at` knows a leader and accepts writes.
     pub fn is_healthy_at(&self, at: usize) -> bool {
-        self.http(at, "GET /health HTTP/1.0", "").is_some_and(|said| said.contains("\"true\""))
+        self.http(at, "GET /health HTTP/1.0", "")
+            .is_some_and(|response| response.contains("\"true\""))
     }
 
-    /// Returns the member that leads etcd.
+    /// Returns the index of the member that leads etcd; `None` without a leader. A leader names itself as the leader.
     pub fn leader(&self) -> Option<usize> {
         let status = |at| self.http(at, "POST /v3/maintenance/status HTTP/1.0", "{}");
-        let field = |said: &str, name: &str| {
-            let value = said.split_once(&format!("\"{name}\":\""))?.1;
+        // Returns the value of a text field of the JSON in a response.
+        let field = |response: &str, name: &str| {
+            let value = response.split_once(&format!("\"{name}\":\""))?.1;
             Some(value.split_once('"')?.0.to_owned())
         };
         (0..self.ports.len()).find(|&at| {
-            let Some(said) = status(at) else { return false };
-            let leader = field(&said, "leader");
-            leader.is_some() && leader == field(&said, "member_id")
+            let Some(response) = status(at) else { return false };
+            let leader = field(&response, "leader");
+            leader.is_some() && leader == field(&response, "member_id")
         })
     }
 
@@ -137,15 +141,17 @@ impl Etcd {
         let request =
             format!("{request}\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).ok()?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).ok()?;
-        Some(said)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).ok()?;
+        Some(response)
     }
 
+    /// Kills a member. Its data stay, for [`Etcd::spawn`].
     pub fn kill(&mut self, at: usize) {
         drop(self.members[at].take());
     }
 
+    /// Sends a signal, such as `-STOP`, to a running member.
     pub fn signal(&self, at: usize, signal: &str) {
         self.members[at].as_ref().unwrap().signal(signal);
     }

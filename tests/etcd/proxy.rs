@@ -1,6 +1,10 @@
 //! TCP proxy in front of a member of etcd. It can hold a request until long after its sender has given up,
 //! like a kernel that retransmits it. It can also lose the answer of a request, replace it by a refusal, or
 //! forward nothing at all.
+//!
+//! gRPC runs over HTTP/2. Each call has a stream, a number within the connection. The request's bytes travel in a
+//! DATA frame, and the answer begins with a HEADERS frame. The proxy forwards whole frames. A test sets a rule (bytes
+//! to look for); the first request that contains them is caught.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,7 +17,7 @@ use crate::timeouts::{TIMEOUT, wait_until};
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 /// Length of a frame's header: length of the payload (3 bytes), type, flags, and stream (4 bytes).
 const HEADER: usize = 9;
-// Types of frames.
+// Types of frames, in byte 3 of the header (RFC 9113, section 6).
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -34,6 +38,7 @@ pub enum Action {
 struct InterceptedCall {
     /// Frames not yet forwarded.
     frames: Vec<u8>,
+    /// Connection to etcd.
     server: TcpStream,
     /// True once the test has delivered the frames.
     is_delivered: bool,
@@ -48,17 +53,20 @@ struct State {
     is_cut: bool,
     /// Bytes to look for, and the fate of the first request that contains them.
     rule: Option<(Vec<u8>, Action)>,
+    /// The last request that matched a rule.
     caught: Option<InterceptedCall>,
 }
 
 /// Proxy in front of a member of etcd.
 pub struct Proxy {
+    /// Port on which the proxy listens.
     port: u16,
+    /// State, and a condition variable for the end of a cut.
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
 /// Splits off one complete frame of HTTP/2, with its header. If `is_first`, splits off the connection's preface
-/// and clears the flag.
+/// and clears the flag. Returns `None` if more bytes are needed.
 fn split_frame(bytes: &mut Vec<u8>, is_first: &mut bool) -> Option<Vec<u8>> {
     if *is_first {
         let preface = (bytes.len() >= PREFACE).then(|| bytes.drain(..PREFACE).collect());
@@ -119,10 +127,12 @@ impl Proxy {
         Self { port, state }
     }
 
+    /// Returns the address for the controller, in place of the member's.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    /// Locks the state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.0.lock().unwrap()
     }
@@ -163,8 +173,11 @@ type InterceptedStream = ([u8; 4], Action);
 
 /// One direction of one connection.
 struct Connection {
+    /// Stream whose frames this direction reads.
     from: TcpStream,
+    /// Stream to which it writes them.
     to: TcpStream,
+    /// State of the proxy.
     shared: Arc<(Mutex<State>, Condvar)>,
     /// Stream of this connection's request that matched the rule.
     caught: Arc<Mutex<Option<InterceptedStream>>>,
@@ -174,13 +187,13 @@ impl Connection {
     /// Starts a thread for each direction.
     fn start(client: TcpStream, server: TcpStream, shared: &Arc<(Mutex<State>, Condvar)>) {
         let caught = Arc::default();
-        let one = |from: &TcpStream, to: &TcpStream| Self {
+        let direction = |from: &TcpStream, to: &TcpStream| Self {
             from: from.try_clone().unwrap(),
             to: to.try_clone().unwrap(),
             shared: Arc::clone(shared),
             caught: Arc::clone(&caught),
         };
-        let (up, down) = (one(&client, &server), one(&server, &client));
+        let (up, down) = (direction(&client, &server), direction(&server, &client));
         std::thread::spawn(move || up.run(true));
         std::thread::spawn(move || down.run(false));
     }
@@ -219,8 +232,8 @@ impl Connection {
         let mut state = self.shared.0.lock().unwrap();
         let mut caught = self.caught.lock().unwrap();
         let is_request = frame.get(3) == Some(&DATA);
-        let meets = |rule: &(Vec<u8>, Action)| frame.windows(rule.0.len()).any(|at| at == rule.0);
-        if is_request && state.rule.as_ref().is_some_and(meets) {
+        let matches = |rule: &(Vec<u8>, Action)| frame.windows(rule.0.len()).any(|at| at == rule.0);
+        if is_request && state.rule.as_ref().is_some_and(matches) {
             let action = state.rule.take().unwrap().1;
             *caught = Some((stream_of(frame), action));
             let server = self.to.try_clone().unwrap();
@@ -233,14 +246,15 @@ impl Connection {
         // A client that gives up resets the request. The proxy discards the reset, as if etcd had begun to process
         // the request before.
         let is_end = matches!(frame.get(3), Some(&(RST_STREAM | GOAWAY)));
+        // After the delivery the proxy discards further frames: the test needs only the held request.
         if let Some(held) = state.caught.as_mut().filter(|held| !is_end && !held.is_delivered) {
             held.frames.extend(frame);
         }
         false
     }
 
-    /// Returns true if the proxy must forward this frame of etcd: before any request of the connection has matched
-    /// the rule.
+    /// Returns true if the proxy must forward this frame of etcd. It forwards none after a request of the connection
+    /// has matched the rule. An answer to that request is recorded, and replaced according to the request's fate.
     fn takes_answer(&mut self, frame: &[u8]) -> bool {
         let Some((stream, action)) = *self.caught.lock().unwrap() else { return true };
         if frame[3] == HEADERS && stream_of(frame) == stream {

@@ -70,7 +70,7 @@ impl Family {
     }
 }
 
-/// Translates a datagram from IPv4 to IPv6.
+/// Translates a frame with a UDP datagram from IPv4 to IPv6.
 fn datagram(frame: &[u8]) -> Vec<u8> {
     let datagram = udp::parse(frame, false).expect("a datagram");
     let payload = &frame[datagram.payload()..usize::from(datagram.end)];
@@ -82,13 +82,13 @@ fn datagram(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Translates a flow from IPv4 to IPv6.
-pub fn flow(of: &Flow) -> Flow<u128> {
-    let &Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = of;
+/// Translates the addresses of a datagram from IPv4 to IPv6. MAC addresses and UDP ports stay.
+pub fn flow(flow_v4: &Flow) -> Flow<u128> {
+    let &Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = flow_v4;
     Flow { src_mac, dst_mac, src: v6(src), dst: v6(dst), src_port, dst_port }
 }
 
-/// Translates ARP to neighbour discovery.
+/// Translates an ARP frame to neighbour discovery: a request to a solicitation, and a reply to an advertisement.
 fn message(frame: &[u8]) -> Vec<u8> {
     let packet = arp::Packet::parse(frame).expect("a packet");
     let (mac, src, target) = (packet.sender_mac, v6(packet.sender), v6(packet.target));

@@ -1,5 +1,9 @@
-//! Two spines and two leaves without members in their files, as processes in real time, and the controller
-//! that they follow.
+//! Two spines and two leaves as processes in real time, and the controller that they follow. A controller stores the
+//! desired state (pools, servers, workers) and sends it to the nodes, whose own configurations name no members.
+//!
+//! A spine schedules a pool's tasks over leaves (racks), and a leaf over its workers. Each pool has a service
+//! address, which its spine announces to clients. A second spine stands by for it. Signals are messages about a
+//! rack's load from leaves to their spine, and keep-alives in both directions.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,7 +16,8 @@ use super::process::ChildProcess;
 use super::switch::*;
 use super::timeouts::*;
 
-/// Runs the fabric over this family of addresses. A spine and then the controller die.
+/// Runs the fabric over this family of addresses. A spine and then the controller die. Checks that the standby takes
+/// over, and that every task is answered and counted.
 pub fn survive_spine_and_controller_loss(family: Family) {
     let home = Home::followed(family);
     let mut command = Command::new(WEDJAT);
@@ -29,7 +34,7 @@ pub fn survive_spine_and_controller_loss(family: Family) {
         command.output().unwrap()
     };
     // The same; checks that it succeeds, and returns its JSON.
-    let told = |arguments: &[&str]| {
+    let ctl_json = |arguments: &[&str]| {
         let output = ctl(arguments);
         assert!(
             output.status.success(),
@@ -40,23 +45,23 @@ pub fn survive_spine_and_controller_loss(family: Family) {
     };
     wait_until("the controller leads", || ctl(&["topology"]).status.success());
     for (spine, ip) in [("90", "10.0.3.1"), ("91", "10.0.3.2")] {
-        told(&["add-spine", spine, ip]);
+        ctl_json(&["add-spine", spine, ip]);
     }
     for leaf in 0..2 {
         let (id, mac) = ((leaf + 1).to_string(), server_mac(leaf).to_string());
-        told(&["add-leaf", &id, &format!("10.0.3.{}", 11 + leaf)]);
+        ctl_json(&["add-leaf", &id, &format!("10.0.3.{}", 11 + leaf)]);
         let ip = format!("10.0.4.{}", 11 + leaf);
-        told(&["add-server", &ip, "--leaf", &id, "--workers", "0-3", "--mac", &mac]);
+        ctl_json(&["add-server", &ip, "--leaf", &id, "--workers", "0-3", "--mac", &mac]);
     }
     let spine = home.start("spine", "spine90");
     let standby = home.start("spine", "spine91");
     let leaves = [home.start("leaf", "leaf1"), home.start("leaf", "leaf2")];
     let mut switch = Switch::open(&home, &ENDS);
     let pool = ["pool", "create", "1", "--workers", "8", "--policy", "horus"];
-    told(&[&pool[..], &["--spines", "1", "--address", "10.0.1.200"]].concat());
-    // Returns true if this spine has both racks.
+    ctl_json(&[&pool[..], &["--spines", "1", "--address", "10.0.1.200"]].concat());
+    // Returns true if this spine has both racks of the pool, according to the controller.
     let linked = |spine: u64| {
-        let topology = told(&["topology"]);
+        let topology = ctl_json(&["topology"]);
         let racks = topology["pools"][0]["racks"].as_array().unwrap().clone();
         racks.len() == 2 && racks.iter().all(|rack| rack["spine"] == spine)
     };
@@ -78,7 +83,7 @@ pub fn survive_spine_and_controller_loss(family: Family) {
 
     // One spine dies. The idle standby has the racks and takes over the address without a command.
     drop(spine.end("-KILL"));
-    // Discards frames to the dead spine from now on.
+    // The switch discards frames to the dead spine from now on.
     switch.wires.dead.extend([CLIENTS[0], DOWN[0]]);
     let died = Instant::now();
     // The index of the spine that last announced the address.
@@ -96,6 +101,7 @@ pub fn survive_spine_and_controller_loss(family: Family) {
     drop(controller.end("-KILL"));
     switch.ask(1000..1500);
     let (standby, leaves) = (standby.account(), leaves.map(ChildProcess::account));
+    // The standby scheduled the tasks 500 to 1499, and the leaves all of them.
     assert_eq!(standby["scheduled"], 1000, "{standby}");
     let scheduled: u64 = leaves.iter().map(|leaf| leaf["scheduled"].as_u64().unwrap()).sum();
     assert_eq!(scheduled, 1500, "{leaves:?}");

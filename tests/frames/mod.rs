@@ -1,4 +1,5 @@
-//! Frames and network shared by tests of a whole leaf: a client, two servers of four workers each, pool 7.
+//! Frames and network shared by tests of a whole leaf: a client, two servers of four workers each, pool 7. A server
+//! is a host of workers; a pool is a set of workers with one scheduling policy.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -9,15 +10,15 @@ use wedjat::wire::udp::{Flow, PAYLOAD};
 
 /// The leaf's address towards clients, 10.0.1.1.
 pub const LEAF_CLIENTS: u32 = 0x0A00_0101;
-/// 10.0.1.2.
+/// The client's address, 10.0.1.2.
 pub const CLIENT: u32 = 0x0A00_0102;
-/// 10.0.2.11 and 10.0.2.12.
+/// Addresses of the servers, 10.0.2.11 and 10.0.2.12.
 pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
 pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 /// MAC addresses of the leaf's ports, the one to clients first.
 pub const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 pub const POOL: u16 = 7;
-/// The first server has workers 10 to 13, the second 14 to 17.
+/// Lowest worker id. The first server has workers 10 to 13, the second 14 to 17.
 pub const FIRST_WORKER: u16 = 10;
 
 /// Returns a frame with this header and nine zero bytes of data.
@@ -29,7 +30,7 @@ fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     frame
 }
 
-/// Returns the MAC address that tests give the worker server with this address.
+/// Returns the MAC address that tests give the server with this address: 02:00:00:00:N:H for 10.0.N.H.
 pub fn mac_of(ip: u32) -> Mac {
     let [_, _, net, host] = ip.to_be_bytes();
     Mac([2, 0, 0, 0, net, host])

@@ -1,5 +1,8 @@
-//! Arbitrary sequences of memif control messages, received by a server and by a client. The regions and rings
-//! of an accepted client are safe to map.
+//! Fuzz body: arbitrary sequences of memif control messages. memif is DPDK's network device in shared memory. Its
+//! client sends the sizes of its memory regions (with file descriptors) and the places of its rings over a socket.
+//!
+//! A parser of each end receives the messages: the server's (`ClientMessages`) and the client's (`ServerMessages`).
+//! The regions and rings of an accepted client must be safe to map.
 
 use wedjat::io::memif_control::{
     ClientMessages, Descriptor, MESSAGE_BYTES, MessageKind, REGIONS_MAX, Refusal, Rings,
@@ -11,55 +14,58 @@ const RINGS: Rings = Rings { to_server: 2, to_client: 1 };
 /// Id of the only device.
 const ID: u32 = 1;
 
-/// Regions and rings of a client, from a second, literal parser of its messages: sizes of regions, and rings as
-/// (flags, index, region, offset, log2 of the number of descriptors).
+/// Regions and rings that a client announced, read from its messages by a second, simpler parser.
 #[derive(Default)]
-struct ParsedMessage {
+struct ClientMemory {
+    /// Size in bytes of each region, and the memory that came with it.
     regions: Vec<(u64, Descriptor)>,
+    /// Rings as (flags, index, region, offset in bytes, log2 of the number of descriptors). Flag 1: to the server.
     rings: Vec<(u16, u16, usize, u64, u8)>,
 }
 
 /// Runs one input. Returns true if a client was accepted.
 ///
-/// An input is a script. For each message, one octet selects its type and what comes with it; the following
-/// octets change its bytes.
+/// An input is a script. For each message, the first byte selects its kind (bits 0 to 3) and its file descriptor
+/// (bits 4 to 6). The second byte is the number of changes to the message, each of two bytes: position and value. The
+/// last byte is the size of the descriptor's memory.
 pub fn run(input: &[u8]) -> bool {
     let mut bytes = input.iter().copied();
     let (mut client, mut server) = (ClientMessages::default(), ServerMessages::new(RINGS));
-    let mut said = ParsedMessage::default();
+    let mut announced = ClientMemory::default();
     let (mut is_open, mut is_complete, mut greetings) = (true, false, 0);
-    while let Some(how) = bytes.next() {
+    while let Some(selector) = bytes.next() {
         let mut message = [0; MESSAGE_BYTES];
-        message[0] = how & 0x0F;
+        message[0] = selector & 0x0F;
         let changed = usize::from(bytes.next().unwrap_or(0) % 24);
         // An init message (kind 3) gets the right version and device, except with the bit 0x80.
-        if message[0] == 3 && how & 0x80 == 0 {
+        if message[0] == 3 && selector & 0x80 == 0 {
             (message[3], message[4]) = (2, ID as u8);
         }
-        // Many sizes and offsets have a single octet that is not zero.
+        // Few changed bytes suffice: many valid sizes and offsets have a single byte that is not zero. All numbers of
+        // a message lie within its first 48 bytes.
         for _ in 0..changed {
             let at = usize::from(bytes.next().unwrap_or(0)) % 48;
             message[at] = bytes.next().unwrap_or(0);
         }
         let memory = Descriptor {
             bytes: 1 << (bytes.next().unwrap_or(0) % 40),
-            keeps_its_size: how & 0x20 == 0,
-            is_writable: how & 0x40 == 0,
+            keeps_its_size: selector & 0x20 == 0,
+            is_writable: selector & 0x40 == 0,
         };
         let kind = MessageKind::of(&message);
-        let wants = matches!(kind, Ok(MessageKind::AddRegion | MessageKind::AddRing));
-        // A descriptor comes with the messages that need one, or with those that do not.
-        let descriptors = vec![memory; usize::from(wants != (how & 0x10 != 0))];
+        let needs_descriptor = matches!(kind, Ok(MessageKind::AddRegion | MessageKind::AddRing));
+        // A descriptor comes with the messages that need one. The bit 0x10 reverses that.
+        let descriptors = vec![memory; usize::from(needs_descriptor != (selector & 0x10 != 0))];
 
         if is_open {
             let rings_of = |id| if id == ID { Ok(RINGS) } else { Err(Refusal::NoDevice(id)) };
             match client.take(&message, &descriptors, rings_of) {
                 Ok(step) => {
                     assert!(!is_complete || step == Step::Leaves, "only a disconnect may follow");
-                    said.note(&message, &descriptors);
+                    announced.note(&message, &descriptors);
                     if step == Step::Complete {
                         assert_eq!(client.id(), Some(ID));
-                        said.assert_safe();
+                        announced.assert_safe();
                         is_complete = true;
                     }
                     is_open = step != Step::Leaves;
@@ -76,15 +82,17 @@ pub fn run(input: &[u8]) -> bool {
             assert!(greetings <= 1 && kind != MessageKind::Connected, "no client has connected");
             assert!(descriptors.is_empty());
         }
-        let cut = usize::from(how) % MESSAGE_BYTES;
+        // A message that is too short is refused.
+        let cut = usize::from(selector) % MESSAGE_BYTES;
         assert_eq!(MessageKind::of(&message[..cut]), Err(Refusal::Length(cut)));
     }
     is_complete
 }
 
-impl ParsedMessage {
+impl ClientMemory {
     /// Adds the region (kind 4) or ring (kind 5) of a message.
     fn note(&mut self, message: &[u8; MESSAGE_BYTES], descriptors: &[Descriptor]) {
+        // Reads the little-endian number of `len` bytes at an offset.
         let number = |at: usize, len: usize| {
             let mut wide = [0; 8];
             wide[..len].copy_from_slice(&message[at..at + len]);
@@ -104,7 +112,7 @@ impl ParsedMessage {
     }
 
     /// Checks that every region lies within its memory, which keeps its size, and every ring within its region. A
-    /// ring has 128 bytes and 16 per descriptor.
+    /// ring has 128 bytes and 16 per descriptor, and at most 2^14 descriptors.
     fn assert_safe(&self) {
         assert!(self.regions.len() <= usize::from(REGIONS_MAX));
         for (bytes, memory) in &self.regions {

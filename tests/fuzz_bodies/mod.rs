@@ -1,4 +1,5 @@
-//! Bodies of the fuzz targets. `fuzz/` runs them with a fuzzer, and a regression test with stored inputs.
+//! Bodies of the fuzz targets: each `run` feeds one input to a parser or state machine, and panics if a check fails.
+//! The programs in fuzz/ call them with a fuzzer's inputs, and tests/fuzz_regressions.rs with stored inputs.
 
 pub mod config;
 pub mod memif_control;

@@ -1,7 +1,9 @@
 //! Fuzz body of the channels between a dispatcher and two workers, while arbitrary words of their region change. Both
 //! sides must stay within the region, and the dispatcher's count of tasks must stay right.
 //!
-//! An input is a sequence of steps of [`STEP`] bytes.
+//! A worker claims a channel by a number, and the dispatcher grants the claim. The rings of a granted channel carry
+//! tasks to the worker, and completions back. An input is a sequence of steps of [`STEP`] bytes: `run` lists the
+//! actions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,11 +14,12 @@ use wedjat::ring::{Channel, Outcome, TakenTask, TaskIds, WorkerEnd, WorkerIdenti
 const SLOTS: usize = 4;
 /// Maximum number of bytes of a payload.
 const PAYLOAD: usize = 16;
+/// Number of workers, each with a channel.
 const WORKERS: usize = 2;
 /// Number of bytes of a step: action (1), position (2, the worker's index or that of a word) and value (8).
 const STEP: usize = 11;
 
-/// Both ends of a channel, and the numbers of tasks that the dispatcher gave and saw end.
+/// Both ends of a channel, and counts of its tasks for comparison with the dispatcher's own.
 struct Ends {
     /// The dispatcher's end.
     channel: Channel,
@@ -59,11 +62,13 @@ pub fn run(input: &[u8]) -> u64 {
             0 => memory[position % memory.len()].store(value, Relaxed),
             // Small values are plausible counts and lengths.
             1 => memory[position % memory.len()].store(value % 64, Relaxed),
+            // A worker claims the channel, in place of the previous one.
             2 => {
                 if let Some(worker_end) = region.claim(index).ok().flatten() {
                     ends.replace(Some(worker_end));
                 }
             }
+            // The worker goes away without notice.
             3 => ends.replace(None),
             4 => ends.grant(value % 2 == 1),
             5 => ends.give(value),
@@ -80,7 +85,7 @@ pub fn run(input: &[u8]) -> u64 {
 }
 
 impl Ends {
-    /// Replaces the worker, or removes it.
+    /// Replaces the worker, or removes it. Forgets the tasks that the previous one had taken.
     fn replace(&mut self, worker: Option<WorkerEnd>) {
         (self.worker, self.taken_max) = (worker, 1);
         self.taken.clear();
@@ -94,6 +99,7 @@ impl Ends {
             self.give_up();
             self.channel.sender_mut().grant(claim);
         }
+        // `taken_max` is still 1: the worker has not changed to any order yet, which it may do once.
         if let Some(worker_end) = &mut self.worker
             && worker_end.receiver().is_granted()
             && self.taken.is_empty()
@@ -109,6 +115,7 @@ impl Ends {
 
     /// Revokes the worker's grant. Its tasks are lost.
     fn give_up(&mut self) {
+        // Range of the numbers of the lost tasks.
         let lost = self.channel.sender_mut().revoke();
         self.ended += lost.end - lost.start;
     }
@@ -161,6 +168,7 @@ impl Ends {
                 answered += 1;
             }
         }
+        // Time worked since the last call. The worker's word for it may be arbitrary: the result does not matter.
         self.channel.sender_mut().worked_ns();
         answered
     }

@@ -1,4 +1,6 @@
-//! Arbitrary bytes as packets of a leaf with a small network: parsed, classified, scheduled and rewritten.
+//! Fuzz body: arbitrary bytes as packets of a leaf, the process that schedules the tasks of a rack. The leaf's stages
+//! parse, classify, schedule and rewrite each packet; this body checks every verdict and every changed byte. The leaf
+//! has two ports and a few servers of IPv4, and the same of IPv6.
 //!
 //! An input is a script of bursts. Random bytes seldom have right checksums. Most packets therefore start as
 //! a task, a reply or an ARP packet with fields chosen by the input, or as one of IPv6 or neighbour
@@ -6,10 +8,11 @@
 //! It is removed as by a port of that VLAN, or stays. A second implementation, written after the standard,
 //! computes the checksums here.
 //!
-//! Offsets in frames: 12 EtherType (0x0806 ARP, 0x86DD IPv6); 14 IP header. IPv4: 22 time to live, 24 checksum, 26 and
-//! 30 addresses. IPv6: 18 length of the payload, 20 next header (17 UDP, 58 ICMPv6), 21 hop limit, 22 and 38 addresses,
-//! 54 UDP or ICMPv6 (56 its checksum, 78 the option of a neighbour message). Offsets in task headers: 0 code and
-//! flags, 1 pool, 3 source, 5 destination, 7 queue length.
+//! Offsets in frames: 12 EtherType (0x0806 ARP, 0x86DD IPv6); 14 IP header.
+//! IPv4: 22 time to live, 24 checksum, 26 and 30 addresses.
+//! IPv6: 18 length of the payload, 20 next header (17 UDP, 58 ICMPv6), 21 hop limit, 22 and 38 addresses.
+//! 54 UDP or ICMPv6 (56 checksum of ICMPv6, 78 option of a neighbour message).
+//! Offsets in task headers: 0 code and flags, 1 pool, 3 source, 5 destination, 7 queue length.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -27,7 +30,9 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
 use wedjat::wire::{arp, ndp, vlan};
 
+/// Maximum number of packets of a burst.
 const BURST: usize = 8;
+/// Scheduling policies; the first byte of the input selects one.
 const POLICIES: [&str; 9] = [
     "horus",
     "horus-inflight",
@@ -43,8 +48,9 @@ const POLICIES: [&str; 9] = [
 const QUEUE: usize = 4;
 /// Time after which a registered worker counts as silent.
 const TIMEOUT_MS: u16 = 1;
+/// The leaf's IPv4 addresses, by port: clients, workers.
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
-/// Number of ports: clients and workers of IPv4, then of IPv6.
+/// Number of ports: 0 clients and 1 workers of IPv4, 2 clients and 3 workers of IPv6.
 const PORTS: usize = 4;
 const LEAF_MACS: [Mac; PORTS] = [
     Mac([2, 0, 0, 0, 0, 1]),
@@ -55,7 +61,9 @@ const LEAF_MACS: [Mac; PORTS] = [
 const CLIENT: u32 = 0x0A00_0102;
 /// Address outside the leaf's networks.
 const ELSEWHERE: u32 = 0x0B00_0001;
+/// Servers (worker hosts) of IPv4.
 const SERVERS: [u32; 3] = [0x0A00_020B, 0x0A00_020C, 0x0A00_020D];
+/// The leaf's IPv6 addresses: on port 2 and on port 3.
 const LEAF_V6: [u128; 2] = [v6(1, 1), v6(2, 1)];
 const CLIENT_V6: u128 = v6(1, 2);
 const ELSEWHERE_V6: u128 = v6(3, 1);
@@ -72,14 +80,16 @@ const WORKERS: [(u16, usize, usize); 9] = [
     (31, 3, 2),
     (32, 4, 2),
 ];
+/// Ids of the pools (workers with one policy). The third has the IPv6 workers.
 const POOLS: [u16; 3] = [7, 9, 11];
-/// VLAN of a port in a VLAN.
+/// VLAN of the simulated port that removes tags.
 const VLAN: u16 = 5;
 
 /// Returns the address fd00:NETWORK::HOST.
 const fn v6(network: u128, host: u128) -> u128 {
     0xFD00 << 112 | network << 96 | host
 }
+/// UDP port of the leaf's service and of the workers.
 const UDP_PORT: u16 = 1234;
 
 /// A packet in its own memory.
@@ -123,17 +133,18 @@ impl<'a> Script<'a> {
         taken
     }
 
-    /// Chooses by the next byte.
+    /// Returns one of the choices, selected by the next byte. A choice listed several times is more likely.
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// Returns the next packet and its port. The bits of the first byte select the kind (1, 2, 4 and 128: IPv6), a
-    /// changed byte (8), a shorter length (16), repaired checksums (32) and the unusual side (64).
+    /// Returns the next packet and the port that receives it. The bits of the first byte select the kind (1, 2, 4 and
+    /// 128: IPv6), a changed byte (8), a shorter length (16), repaired checksums (32) and the unusual side (64): the
+    /// port of the workers for a client's packet, and vice versa.
     fn packet(&mut self) -> (usize, Frame) {
-        let what = self.byte();
-        let is_v6 = what & 128 != 0;
-        let mut frame = match (is_v6, what & 7) {
+        let selector = self.byte();
+        let is_v6 = selector & 128 != 0;
+        let mut frame = match (is_v6, selector & 7) {
             (false, 0) => self.raw(),
             (false, 1) => self.arp(),
             (false, 2 | 3) => self.task(),
@@ -145,22 +156,25 @@ impl<'a> Script<'a> {
             (true, 4) => self.presence_v6(),
             (true, _) => self.reply_v6(),
         };
-        if what & 8 != 0 && !frame.is_empty() {
+        if selector & 8 != 0 && !frame.is_empty() {
+            // All headers lie within the first 96 bytes.
             let at = usize::from(self.word()) % frame.len().min(96);
             frame[at] ^= self.byte();
         }
-        if what & 16 != 0 && !frame.is_empty() {
+        if selector & 16 != 0 && !frame.is_empty() {
             frame.truncate(usize::from(self.word()) % frame.len());
         }
-        if what & 32 != 0 {
+        if selector & 32 != 0 {
             repair(&mut frame);
         }
-        let usual = if what & 7 >= 4 { 1 } else { 0 };
-        let side = if what & 64 != 0 { 1 - usual } else { usual };
+        // Side 0: clients; side 1: workers, which send presence messages (kind 4) and replies (5 to 7).
+        let usual = if selector & 7 >= 4 { 1 } else { 0 };
+        let side = if selector & 64 != 0 { 1 - usual } else { usual };
         (if is_v6 { 2 + side } else { side }, Frame(frame))
     }
 
-    /// Returns a tagged frame as received by a port in a VLAN, or by one without.
+    /// Returns a frame with a VLAN tag, as the stages get it from a port in that VLAN (without the tag), or from a port
+    /// without VLAN (with the tag). Checks the functions that write and remove the tag.
     fn tagged(&mut self) -> Vec<u8> {
         let inner = match self.byte() % 4 {
             0 => self.raw(),
@@ -172,6 +186,7 @@ impl<'a> Script<'a> {
         if inner.len() < 12 {
             return inner;
         }
+        // Writes the tag between the addresses (12 bytes) and the EtherType. The frame grows at its front.
         let mut frame = [&[0; vlan::LEN], &inner[..]].concat();
         vlan::uncover(&mut frame, tag);
         assert_eq!((&frame[..12], &frame[16..]), (&inner[..12], &inner[12..]));
@@ -193,7 +208,8 @@ impl<'a> Script<'a> {
         }
         let mut frame = vec![0; ndp::FRAME_LEN];
         message.emit(&mut frame, to, false);
-        // Without its option, or with other options before it.
+        // Removes the option with the MAC address at byte 78, or puts another option before it: type 14, with a length
+        // in units of 8 bytes that may be wrong.
         match self.byte() % 4 {
             0 => frame.truncate(78),
             1 => {
@@ -204,6 +220,7 @@ impl<'a> Script<'a> {
             }
             _ => {}
         }
+        // Length of the IPv6 payload.
         let len = (frame.len() - 54) as u16;
         frame[18..20].copy_from_slice(&len.to_be_bytes());
         repair(&mut frame);
@@ -255,7 +272,8 @@ impl<'a> Script<'a> {
         self.frame_v6(&flow, &payload)
     }
 
-    /// Returns the flow of a packet from one of the servers, or from elsewhere.
+    /// Returns the addresses of a packet from one of the IPv6 servers, or from elsewhere. `ports` are the UDP ports of
+    /// source and destination.
     fn of_server_v6(&mut self, dst: u128, ports: (u16, u16)) -> Flow<u128> {
         Flow {
             src_mac: Mac([2, 0, 0, 0, 3, 11]),
@@ -370,12 +388,13 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Returns a tagged frame as a port in a VLAN passes it on: without the tag if the VLAN is its own.
+/// Returns a tagged frame as a port in the VLAN [`VLAN`] passes it on: without the tag if the VLANs are equal.
 fn untag(mut frame: Vec<u8>) -> Vec<u8> {
     let expected = [&frame[..12], &frame[16..]].concat();
     if vlan::id(&frame) != Some(VLAN) {
         return frame;
     }
+    // Moves the addresses over the tag, so that the untagged frame begins later.
     vlan::cover(&mut frame);
     frame.drain(..vlan::LEN);
     assert_eq!(frame, expected);
@@ -454,7 +473,8 @@ fn udp_of(frame: &[u8]) -> Option<(usize, usize)> {
     (at >= 34 && end >= at + 8 && end <= frame.len()).then_some((at, end))
 }
 
-/// Returns the sum over pseudo header and datagram.
+/// Returns the sum of the UDP checksum, over pseudo header (addresses, protocol 17, length) and the datagram from `at`
+/// to `end`. With a right checksum in the datagram it folds to 0xFFFF.
 fn udp_sum(frame: &[u8], at: usize, end: usize) -> u32 {
     let addresses = if is_v6(frame) { &frame[22..54] } else { &frame[26..34] };
     sum(addresses) + 17 + (end - at) as u32 + sum(&frame[at..end])
@@ -465,7 +485,8 @@ fn assert_header_checksum(frame: &[u8], at: usize) {
     assert!(is_v6(frame) || folded(sum(&frame[14..at])) == 0xFFFF, "IPv4 checksum");
 }
 
-/// Repairs the checksums at the positions given by the frame's own fields.
+/// Writes right checksums at the positions given by the frame's own fields: of ICMPv6, or of UDP and the IPv4 header.
+/// Leaves a frame alone that is neither.
 fn repair(frame: &mut [u8]) {
     if is_icmp(frame) && frame.len() >= 58 {
         frame[56..58].fill(0);
@@ -481,12 +502,14 @@ fn repair(frame: &mut [u8]) {
     }
     frame[at + 6..at + 8].fill(0);
     let checksum = !folded(udp_sum(frame, at, end));
+    // UDP sends 0 as 0xFFFF, because 0 means no checksum.
     let present = if checksum == 0 { 0xFFFF } else { checksum };
     frame[at + 6..at + 8].copy_from_slice(&present.to_be_bytes());
 }
 
-/// The stages of a leaf, and its queues of tasks.
+/// A leaf under test: its stages, and the queues of tasks that its core would keep.
 struct Rig {
+    /// Packet path of the leaf's only core.
     stages: Stages,
     /// Queued tasks of each pool, with the ports that received them.
     queues: [VecDeque<(usize, Frame)>; POOLS.len()],
@@ -499,15 +522,16 @@ struct Rig {
 /// Ticks per second: one tick is a microsecond.
 const TICKS_HZ: u64 = 1_000_000;
 
-/// Returns the leaf's configuration, with one policy for all pools.
+/// Returns the text of the leaf's configuration, with one policy for all pools.
 fn text(policy: &str) -> String {
-    let server = |(at, pool, workers, further): (usize, u16, &str, &str)| {
-        let ip: std::net::IpAddr = match SERVERS.get(at) {
+    let server = |(index, pool, workers, further): (usize, u16, &str, &str)| {
+        let ip: std::net::IpAddr = match SERVERS.get(index) {
             Some(&ip) => std::net::Ipv4Addr::from_bits(ip).into(),
-            None => std::net::Ipv6Addr::from_bits(server(at)).into(),
+            None => std::net::Ipv6Addr::from_bits(server(index)).into(),
         };
         format!("[[server]]\nip = '{ip}'\nworkers = '{workers}'\npool = {pool}\n{further}\n")
     };
+    // Some policies take load reports as messages of their own, instead of in replies.
     let takes_messages = policy.parse::<PolicySpec>().is_ok_and(|policy| policy.takes_messages());
     let pool = |(id, overflow): (u16, &str)| {
         let reports = if takes_messages && id != POOLS[2] { "messages" } else { "replies" };
@@ -540,8 +564,9 @@ static NETWORK: OnceLock<Arc<Network>> = OnceLock::new();
 /// Configuration for each policy.
 static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
 
-/// Returns the shared network. Neighbours belong to a run: pins the servers in the order in which the network
-/// numbers them.
+/// Returns the shared network, built by the first run. `table` belongs to this run, and with it the cache of
+/// neighbours' MAC addresses. The network refers to its entries by number. Therefore each run pins its servers in the
+/// same order, with their port (1 for IPv4, 3 for IPv6).
 fn network(config: &Config, table: &Table) -> Arc<Network> {
     let neighbours = table.neighbours();
     for server in &config.servers {
@@ -558,7 +583,7 @@ fn network(config: &Config, table: &Table) -> Arc<Network> {
     Arc::clone(NETWORK.get_or_init(|| build().expect("every server has a port")))
 }
 
-/// Builds a leaf with the policy of this index.
+/// Builds a leaf with the policy of this index. Parses all configurations once.
 fn rig(policy: usize) -> Rig {
     let parse = |policy: &&str| Config::parse(Path::new("leaf.toml"), &text(policy));
     let configs = || POLICIES.iter().map(|policy| parse(policy).expect("no fault")).collect();
@@ -573,7 +598,7 @@ fn rig(policy: usize) -> Rig {
 type MemberEstimate = (u64, u32, u32, bool);
 
 impl Rig {
-    /// Returns the beliefs about all members of all pools.
+    /// Returns the estimates about all members (workers) of all pools.
     fn beliefs(&mut self) -> Vec<MemberEstimate> {
         let mut beliefs = Vec::new();
         for pool in 0..POOLS.len() {
@@ -596,6 +621,7 @@ impl Rig {
         DropReason::ALL.map(|reason| self.stages.counters().dropped(reason))
     }
 
+    /// Returns the value of a counter.
     fn count(&self, counter: Counter) -> u64 {
         self.stages.counters().read(counter)
     }
@@ -613,7 +639,8 @@ impl Rig {
     }
 
     /// Processes a burst after a pause in ticks. Checks each verdict and changed packet, the counters, and that a
-    /// burst without accepted packets changes no belief.
+    /// burst without accepted packets changes no estimate. Then offers queued tasks again, and does the core's
+    /// periodic work.
     fn burst(&mut self, port: usize, frames: &mut [Frame], pause: u64) {
         self.now += pause;
         let before: Vec<Vec<u8>> = frames.iter().map(|frame| frame.0.clone()).collect();
@@ -629,6 +656,7 @@ impl Rig {
         let (mut to_workers, mut to_clients, mut lost_replies) = (0, 0, 0);
         for ((frame, before), verdict) in frames.iter().zip(&before).zip(verdicts) {
             match *verdict {
+                // A held packet is rewritten, too; it waits for the next hop's MAC address. Odd ports lead to workers.
                 Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => {
                     assert_forwarded(before, &frame.0, usize::from(port));
                     to_workers += u64::from(port % 2 == 1);
@@ -650,9 +678,11 @@ impl Rig {
                 Verdict::Answer if is_icmp(before) => {
                     assert_neighbour_answer(before, &frame.0, port)
                 }
+                // Answers on even ports go to clients, and on odd ones to servers.
                 Verdict::Answer if port.is_multiple_of(2) => assert_refused(before, &frame.0),
                 Verdict::Answer => assert_acknowledged(before, &frame.0),
                 Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
+                // Keep-alive, queue report or completion report.
                 Verdict::Consumed => assert_own_worker(before, &[11, 18, 25]),
             }
         }
@@ -677,8 +707,9 @@ impl Rig {
 }
 
 impl Rig {
-    /// Offers the queued tasks of each pool until one must keep waiting.
+    /// Offers the queued tasks of each pool to the scheduler, until one must keep waiting.
     fn release(&mut self) {
+        // A real core offers tasks only while this flag is set. The return value is not used here.
         self.stages.take_freed();
         for (pool, queue) in self.queues.iter_mut().enumerate() {
             while let Some((port, frame)) = queue.front_mut() {
@@ -706,6 +737,7 @@ impl Rig {
 /// refusal. Its source becomes the destination, and its queue length the limit.
 fn assert_refused(before: &[u8], after: &[u8]) {
     let (before, after) = turned(before, after);
+    // Code, and the flag of an extended header.
     assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
     assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
     assert_eq!(word(after, 7), QUEUE as u16);
@@ -735,7 +767,8 @@ fn assert_own_worker(frame: &[u8], codes: &[u8]) {
     assert_eq!(word(payload, 1), POOLS[worker.2]);
 }
 
-/// Checks a packet sent back to its source. Returns its payload before and after.
+/// Checks a packet that goes back to its source: swapped addresses and ports, right checksums. Returns its payload
+/// before and after.
 fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (at, end) = udp_of(after).expect("whole");
     assert_header_checksum(after, at);
@@ -777,6 +810,7 @@ fn assert_forwarded(before: &[u8], after: &[u8], port: usize) {
         assert_eq!(destination, server(chosen.1), "to the server of the worker chosen");
         assert_eq!(word(after, payload + 1), POOLS[chosen.2], "which serves the task's pool");
         assert_eq!(source, addresses(before).0, "from the client");
+        // Queue length: the estimated idle flag of the worker.
         assert!(word(after, payload + 7) <= 1);
         assert_eq!(after[payload..payload + 5], before[payload..payload + 5]);
         assert_eq!(after[payload + 9..], before[payload + 9..]);
@@ -797,8 +831,8 @@ fn assert_arp_answer(frame: &[u8], port: usize) {
     assert_eq!(answer.operation, arp::Operation::Reply);
 }
 
-/// Checks the answer (an advertisement, type 136, of 32 bytes in a frame of 86) to a neighbour solicitation (type 135).
-/// It goes to the host that asked, or to all nodes if that has no address yet.
+/// Checks the answer to a neighbour solicitation (type 135): an advertisement (type 136) of 32 bytes in a frame of 86.
+/// It goes to the host that asked, or to all nodes if the host has no address yet.
 fn assert_neighbour_answer(before: &[u8], after: &[u8], port: usize) {
     let mac = LEAF_MACS[port].0;
     assert_eq!((before[54], after[54], after.len()), (135, 136, 86));
@@ -812,7 +846,8 @@ fn assert_neighbour_answer(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(after[21], 255, "hop limit");
 }
 
-/// Runs one input. Returns the numbers of packets to workers and to clients, by family.
+/// Runs one input: first a byte for the policy, then bursts. A burst begins with a byte for the pause (in units of 16
+/// ticks) and one for the number of packets. Returns the numbers of packets to workers and to clients, by family.
 pub fn run(input: &[u8]) -> [(u64, u64); 2] {
     let mut script = Script(input);
     let mut rig = rig(usize::from(script.byte()) % POLICIES.len());

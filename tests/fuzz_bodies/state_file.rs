@@ -1,5 +1,6 @@
-//! Arbitrary bytes as a state file, and a whole state file with arbitrary changed words: read or rejected,
-//! without any other effect.
+//! Fuzz body: arbitrary bytes as a state file, and a whole state file with arbitrary changed words. The reader returns
+//! a snapshot within the limits, or rejects the file. A state file holds two copies of a node's state (loads of the
+//! pools' members), written in turn.
 //!
 //! Random bytes have no valid checksum. An input is therefore also used as a list of changes to a file
 //! written by a node. A second implementation, written after the format's description, computes its checksum
@@ -13,14 +14,17 @@ use wedjat::state::{Snapshot, Table};
 
 /// Bytes before the two copies, and unit to which the length of a copy's place is rounded up.
 const HEAD: usize = 4096;
-// Words of the head: length of a copy, number of the newest copy, and its checksum.
+// Indices of words of eight bytes in the head.
+/// Word with the length of a copy in bytes.
 const LEN: usize = 2;
+/// Word with the number of the newest copy.
 const NUMBER: usize = 3;
+/// Word with the checksum of the newest copy.
 const MARK: usize = 4;
-/// Bytes of a change: number of the word, and its value.
+/// Bytes of a change in the input: index of the word (2), and its value (8).
 const CHANGE: usize = 10;
 
-/// Returns the file of a small node.
+/// Returns the bytes of a valid state file: a node with two cores, two pools and eight workers. Written once.
 fn valid_file() -> &'static [u8] {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     WHOLE.get_or_init(|| {
@@ -54,7 +58,8 @@ fn set(bytes: &mut [u8], at: usize, value: u64) {
     bytes[8 * at..][..8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Runs one input. Returns true if the changed file was read.
+/// Runs one input: reads it as a file, and then reads the valid file with the changes that the input lists. Returns
+/// true if the changed file was accepted.
 pub fn run(input: &[u8]) -> bool {
     check(Snapshot::of(input).ok());
     let mut file = valid_file().to_vec();

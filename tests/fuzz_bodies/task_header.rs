@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a task header: accepted exactly if the wire format allows them, and written back
-//! unchanged.
+//! Fuzz body: arbitrary bytes as a task header, the header of tasks and replies behind UDP. The parser accepts them
+//! exactly if the wire format allows them, and an accepted header is written back unchanged.
 
 use wedjat::reason::DropReason;
 use wedjat::wire::auth;
@@ -11,6 +11,7 @@ const CODES: [u8; 19] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 
 
 /// Returns the reason why these bytes are not a header, by the wire format's table.
 fn fault(payload: &[u8]) -> Option<DropReason> {
+    // Tells whether the bytes suffice for a header with these flags.
     let whole = |kind: u8| {
         let extension = if kind & 0x20 != 0 { EXTENSION_LEN } else { 0 };
         payload.len() >= LEN + extension + if kind & 0x40 != 0 { auth::LEN } else { 0 }
@@ -19,7 +20,8 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
         Some(_) if !whole(0) => Some(DropReason::TaskShort),
         None => Some(DropReason::TaskShort),
         Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
-        // Packets of a task, with the codes 0, 16 and 23, are never authenticated.
+        // Packets of a task are never authenticated. The masks leave out the flags extended and more; the first also
+        // the bit 16, so that it covers the codes 0 and 16. The second covers the code 23 (0x17).
         Some(kind) if kind & 0x4F == 0x40 || kind & 0x5F == 0x57 => {
             Some(DropReason::TaskReservedBit)
         }
@@ -28,7 +30,7 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
     }
 }
 
-/// Runs one input.
+/// Runs one input: compares the parser with [`fault`], and writes an accepted header back.
 pub fn run(payload: &[u8]) {
     let header = match Header::parse(payload) {
         Ok(header) => header,

@@ -1,11 +1,12 @@
-//! Comparison of printed text with a file of this folder. `WRITE_GOLDEN=1` writes the file instead.
+//! Comparison of printed text with a file of this folder. With `WRITE_GOLDEN=1` in the environment, the test first
+//! writes the file.
 
 use std::fs;
 use std::path::Path;
 
-/// Fails at the first line that differs from the file `name`.
+/// Panics if `text` differs from the file `name`, and shows the first line that differs.
 pub fn assert_golden(name: &str, text: &str) {
-    // A crate of the workspace may lie in a folder below.
+    // The test's crate may lie in a folder of the project. Searches that folder and those above it.
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut folders = folders.map(|folder| folder.join("tests/golden"));
     let file = folders.find(|folder| folder.join("mod.rs").exists()).unwrap().join(name);

@@ -1,4 +1,4 @@
-//! Hugepages for a test.
+//! Hugepages for a test of DPDK with real memory.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::fs;
@@ -7,12 +7,15 @@ use std::process::{Command, Stdio};
 
 /// Hugepages of 2 MiB in their own hugetlbfs folder. Released when dropped.
 pub struct Hugepages {
+    /// Mount point of the hugetlbfs.
     folder: tempfile::TempDir,
     /// Number of reserved hugepages before the test.
     before: u64,
 }
 
+/// File of the kernel with the number of hugepages; a write changes it.
 const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+/// File of the kernel with the number of free hugepages.
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
 /// Reads a number from a file.
@@ -36,6 +39,7 @@ impl Hugepages {
 }
 
 impl Hugepages {
+    /// Returns the mount point.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

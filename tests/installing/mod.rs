@@ -1,4 +1,4 @@
-//! Installation of what cargo built, by the Makefile.
+//! Installation of the built programs and files by the Makefile, for tests of the installed files and of packages.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::fs;
@@ -12,8 +12,8 @@ pub const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
 /// Runs a command, checks that it succeeds, and returns its output.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {stderr}", output.status);
     output
 }
 
@@ -22,8 +22,8 @@ pub fn target() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
 }
 
-/// Runs the Makefile with these targets and the prefix `prefix` for installation. It uses what the test build
-/// has compiled.
+/// Runs the Makefile with these targets or other arguments, and the prefix `prefix` for installation. It installs the
+/// programs that the test build has compiled.
 pub fn make(arguments: &[&str], prefix: &Path) {
     let mut make = Command::new("make");
     make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");

@@ -1,4 +1,5 @@
-//! Workers and a client for the examples with a task header of their own.
+//! Workers and a client for tests of examples/own_header.rs and examples/own_header.c. These programs have a packet
+//! header of their own, and use wedjat to choose a worker for each task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 /// Configuration of the examples: two workers, each with at most one task at a time.
 pub const TEXT: &str = "[leaf]\nid = 1\ncores = [0]\nseed = 7\n[[pool]]\nid = 1\npolicy = 'jbsq(k=1)'\n\
                         [[server]]\nip = '10.0.0.2'\nworkers = '5-6'\npool = 1\n";
+/// Ids of the workers.
 const WORKERS: [u16; 2] = [5, 6];
+/// Number of measured tasks.
 const TASKS: u8 = 30;
 /// Time between two trial tasks. A program that does not read for the whole test has at most 450 packets of trials
 /// to read. More in a shorter time overflow its socket's buffer, and a lost reply occupies its worker for ever.
@@ -34,6 +37,8 @@ pub fn tasks_are_done(serving: SocketAddr) {
     // The program may not have started yet. Until a trial task is answered, the workers register and the client
     // sends a trial task, again after each TRIAL_INTERVAL. Its number is TASKS; the measured tasks have smaller
     // ones.
+    // `sent`: a trial task was answered, and the measured tasks are sent. `answers`: numbers of answered tasks. `done`:
+    // number of measured tasks of each worker.
     let (mut sent, mut answers, mut done) = (false, BTreeSet::new(), BTreeMap::new());
     let mut next_trial = started;
     let mut bytes = [0; 64];

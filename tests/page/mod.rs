@@ -1,4 +1,6 @@
-//! Runs the shell commands of a document in a sandbox with its own processes, network, /dev/shm, /run, /etc and /var/lib.
+//! Runs the shell commands of a document in a sandbox with its own processes, network, /dev/shm, /run, /etc and
+//! /var/lib. Tests of the documentation use it: a document (page) stays true, because its commands run and its
+//! outputs are compared. [`run`] is the entry.
 //!
 //! HTML comments above a block say how it runs; readers do not see them:
 //!
@@ -14,7 +16,8 @@
 //! | `output of NAME` | the text is the output of that terminal |
 //! | `not output` | the text is no output |
 //!
-//! A `text` block behind a block that ran is its output: each line must occur in it, in order. `...` stands for any text.
+//! A `text` block behind a block that ran is its output: each line must occur in it, in order. `...` stands for any
+//! text.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::fmt::Write as _;
@@ -36,8 +39,8 @@ const SKIP: i32 = 77;
 pub struct Page<'a> {
     /// Path in the project.
     pub path: &'a str,
-    /// Shell commands that run before those of the page. `{page PATH N}` stands for the N-th block of another page. They print a
-    /// reason and exit with [`SKIP`] where the machine lacks something.
+    /// Shell commands that run before those of the page. `{page PATH N}` stands for the N-th block of another page.
+    /// They print a reason and exit with [`SKIP`] where the machine lacks something.
     pub setup: &'a [&'a str],
     /// Texts of commands that are replaced, such as long durations. Each must occur.
     pub replace: &'a [(&'a str, &'a str)],
@@ -50,8 +53,11 @@ pub struct Page<'a> {
 /// A fenced block with the comments above it.
 #[derive(Debug)]
 struct Block {
+    /// Word behind the opening fence, such as `sh` or `text`.
     language: String,
+    /// Lines between the fences.
     text: String,
+    /// Texts of the HTML comments above the block.
     notes: Vec<String>,
     /// Number of the first line.
     line: usize,
@@ -59,16 +65,22 @@ struct Block {
 
 /// Lines of a page that are compared with an output.
 struct ShownOutput {
+    /// Name of the file with the output of a block or terminal.
     file: String,
+    /// Lines that the output must contain, in order.
     text: String,
+    /// True if each number stands for any number.
     numbers_vary: bool,
+    /// Line of the block in the page.
     line: usize,
 }
 
 /// Number of blocks of shell commands, and the reasons for those that are skipped.
 #[derive(Default)]
 pub struct Marked {
+    /// Number of blocks.
     pub blocks: usize,
+    /// Place and reason of each skipped block.
     pub skipped: Vec<String>,
 }
 
@@ -108,7 +120,7 @@ fn blocks(page: &str) -> Vec<Block> {
 }
 
 impl Block {
-    /// Returns what stands behind `key` in one of the comments.
+    /// Returns the rest of the comment that begins with `key`; `None` without such a comment.
     fn note(&self, key: &str) -> Option<&str> {
         self.notes.iter().find_map(|note| note.strip_prefix(key)).map(str::trim)
     }
@@ -140,7 +152,7 @@ pub fn marked(path: &str) -> Marked {
     marked
 }
 
-/// Splits `NAME until CONDITION`.
+/// Splits `NAME until CONDITION` into the name and the condition, which may be absent.
 fn condition(note: &str) -> (&str, Option<&str>) {
     note.split_once(" until ").map_or((note, None), |(name, condition)| (name, Some(condition)))
 }
@@ -151,7 +163,9 @@ fn until(condition: Option<&str>, alive: &str) -> String {
     format!("until {{ {condition}; }} >/dev/null 2>&1; do {alive}; sleep 0.1; done\n")
 }
 
-/// Returns the script of a page, and the outputs that it must have.
+/// Returns the shell script of a page, and the outputs that it must have. Writes the page's files to `folder`, in which
+/// the script will run. The script keeps its own files in the folder above: `setup`, `step` (the line that ran last),
+/// `block-N` and `terminal-NAME` (outputs).
 fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String, Vec<ShownOutput>) {
     // `-m`: each terminal has its own process group, to which `kill -- -PID` sends a signal.
     let mut script = String::from("set -eum\nip link set lo up\n");
@@ -164,6 +178,7 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
         script += "cp -a /etc ../etc; mkdir -p ../etc/wedjat; mount --bind ../etc /etc\n";
     }
     writeln!(script, "{{ true\n{setup}\n}} >../setup 2>&1").unwrap();
+    // `last` is the output file of the block before, to which a `text` block belongs.
     let (mut expected, mut terminals, mut last) = (Vec::new(), Vec::new(), None);
     for (at, block) in blocks.iter().enumerate() {
         block.check_notes(page.path);
@@ -186,8 +201,8 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
             continue;
         }
         if block.language == "text" {
-            let of = block.note("output of ").map(|name| format!("terminal-{name}"));
-            let file = of.or(last.take()).filter(|_| block.note("not output").is_none());
+            let named = block.note("output of ").map(|name| format!("terminal-{name}"));
+            let file = named.or(last.take()).filter(|_| block.note("not output").is_none());
             let (text, numbers_vary) = (block.text.clone(), block.note("numbers vary").is_some());
             expected.extend(file.map(|file| ShownOutput { file, text, numbers_vary, line }));
             continue;
@@ -223,11 +238,12 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
     (script + "echo end >../step\n", expected)
 }
 
-/// Returns the line in words, with `#` for each number if numbers vary.
+/// Returns the line with single spaces between its words, and with `#` for each number if numbers vary.
 fn words(line: &str, numbers_vary: bool) -> String {
     let mut words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     if numbers_vary {
         let is_number = |letter: char| letter.is_ascii_digit();
+        // A number becomes a run of `#`, with its decimal point. Each run then shrinks to one `#`.
         words = words.replace(is_number, "#").replace("#.#", "##");
         while words.contains("##") {
             words = words.replace("##", "#");
@@ -243,6 +259,7 @@ fn is_like(shown: &str, found: &str) -> bool {
     let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {
         return false;
     };
+    // True if the text ends with the last part examined.
     let mut ended = !shown.contains("...") && rest.is_empty();
     for part in parts.map(str::trim) {
         let Some(at) = rest.find(part) else { return false };
@@ -252,7 +269,7 @@ fn is_like(shown: &str, found: &str) -> bool {
     ended
 }
 
-/// Returns the first line that the output lacks.
+/// Returns the first line that the output lacks. `lines` advances to each match, so that the order counts.
 fn lacking<'a>(expected: &'a ShownOutput, output: &str) -> Option<&'a str> {
     let mut lines = output.lines().map(|line| words(line, expected.numbers_vary));
     let mut shown = expected.text.lines().filter(|line| !line.trim().is_empty());
@@ -266,7 +283,7 @@ fn lacking<'a>(expected: &'a ShownOutput, output: &str) -> Option<&'a str> {
 const SANDBOX: [&str; 7] =
     ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Returns the reason why there are no such namespaces, if any.
+/// Tries a command in such namespaces, once. Returns the reason why the system refuses them, or `None`.
 fn no_sandbox() -> Option<&'static String> {
     static REASON: OnceLock<Option<String>> = OnceLock::new();
     let attempt = || {
@@ -312,8 +329,9 @@ fn with_blocks_of_pages(setup: &str) -> String {
     text
 }
 
-/// Runs a page's commands, compares the outputs that it shows, and returns the folder in which it ran. Returns
-/// `None` if the page runs no block, and `None` with a note where the machine lacks something.
+/// Runs a page's commands with the programs of the folder `bin`, and compares the outputs that the page shows. Returns
+/// the folder in which it ran. Returns `None` if the page runs no block, and `None` with a note where the machine lacks
+/// something.
 pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     let marked = marked(page.path);
     if marked.blocks == marked.skipped.len() {
@@ -343,6 +361,7 @@ pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     command.env("PATH", std::env::join_paths(path).unwrap()).env_remove("XDG_RUNTIME_DIR");
     command.envs(page.env.iter().copied()).env_remove("WEDJAT_STATE").current_dir(&folder);
     let output = command.output().unwrap();
+    // Returns the outputs of all blocks and terminals, for the message of a failure.
     let all = || {
         let files = fs::read_dir(outer.path()).unwrap().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();

@@ -1,5 +1,9 @@
 //! Three agents of a rack without a leaf, as processes in real time, with workers and a client behind the
 //! switch that joins them. One of the agents is killed.
+//!
+//! An agent gives tasks to the workers of its host. Without a leaf the agents are peers: a client sends a task to any
+//! of them, and an agent with more load passes tasks to another. The peers exchange their loads in periodic messages
+//! (beats). The test process is the switch.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,10 +23,11 @@ use super::process::ChildProcess;
 use super::timeouts::*;
 use super::wires::Wires;
 
+/// Number of agents.
 const NODES: usize = 3;
 /// Number of workers of each node.
 const WORKERS: usize = 2;
-/// 10.0.2.100.
+/// The client's address, 10.0.2.100.
 const CLIENT: u32 = 0x0A00_0264;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
 /// Maximum number of outstanding tasks.
@@ -33,6 +38,7 @@ fn address(node: usize) -> u32 {
     0x0A00_020B + node as u32
 }
 
+/// Returns a node's MAC address.
 fn mac(node: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + node as u8])
 }
@@ -47,6 +53,7 @@ struct Home {
 }
 
 impl Home {
+    /// Creates the folder with a configuration for each node.
     fn new(family: Family) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let home = Self { folder, name: format!("wedjat-peers-{}", std::process::id()), family };
@@ -71,6 +78,7 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -99,7 +107,7 @@ impl Home {
                 Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
             match echo(&mut worker) {
                 Some(Detached::Stopped | Detached::AgentDied) => {}
-                Some(gone) => panic!("{gone}"),
+                Some(reason) => panic!("{reason}"),
                 None => panic!("nothing came for {TIMEOUT:?}"),
             }
         })
@@ -112,7 +120,7 @@ impl Home {
         serde_json::from_slice(&output.output().unwrap().stdout).unwrap_or_default()
     }
 
-    /// Returns the live peers of a node, as it sees them.
+    /// Returns the indices of the peers that a node regards as live.
     fn live(&self, node: usize) -> Vec<usize> {
         let state = self.state(node);
         let peers = state["peers"]["nodes"].as_array().cloned().unwrap_or_default();
@@ -123,6 +131,7 @@ impl Home {
 
 /// The switch between the nodes, with the client behind it.
 struct Switch {
+    /// Links to the nodes, by node.
     wires: Wires,
     /// Unanswered tasks, each with the last node that it was sent or passed to.
     open: BTreeMap<u16, usize>,
@@ -134,6 +143,7 @@ struct Switch {
 }
 
 impl Switch {
+    /// Opens a wire to each node.
     fn open(home: &Home) -> Self {
         let wires = Wires::open((0..NODES).map(|node| format!("{}-{node}", home.name)));
         let (open, answered) = (BTreeMap::new(), [0; NODES]);
@@ -142,13 +152,13 @@ impl Switch {
 
     /// Forwards all received frames, and records the client's replies.
     fn poll(&mut self) {
-        let mut came = false;
+        let mut has_received = false;
         for from in 0..NODES {
             let frames = self.wires.receive(from);
-            came |= !frames.is_empty();
+            has_received |= !frames.is_empty();
             frames.iter().for_each(|frame| self.carry(from, frame));
         }
-        if !came {
+        if !has_received {
             std::thread::yield_now();
         }
     }
@@ -178,6 +188,7 @@ impl Switch {
                 self.passed += 1;
             }
         }
+        // Broadcasts and multicasts go to all other nodes.
         for node in (0..NODES).filter(|&node| node != from) {
             if to.is_group() || to == mac(node) {
                 self.wires.send(node, frame);
@@ -206,15 +217,16 @@ impl Switch {
     }
 
     /// Forwards frames until a condition holds. Checks it at most every 50 ms, because each check takes time.
-    fn poll_until(&mut self, what: &str, mut met: impl FnMut(&Self) -> bool) {
-        let (start, mut looked) = (Instant::now(), None::<Instant>);
+    fn poll_until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        let (start, mut last_check) = (Instant::now(), None::<Instant>);
         loop {
             self.poll();
-            if looked.is_none_or(|looked| looked.elapsed() > Duration::from_millis(50)) {
-                if met(self) {
+            if last_check.is_none_or(|last_check| last_check.elapsed() > Duration::from_millis(50))
+            {
+                if condition(self) {
                     return;
                 }
-                looked = Some(Instant::now());
+                last_check = Some(Instant::now());
             }
             assert!(
                 start.elapsed() < TIMEOUT,
@@ -260,12 +272,13 @@ pub fn lose_only_tasks_of_the_killed_peer(family: Family) {
     switch.ask(0..2000);
     let answered = switch.answered;
     assert!(answered.iter().all(|answered| *answered > 0), "{answered:?}");
+    // The state file shows the probability with which the agent passes a task to each node.
     let state = home.state(0);
     for node in state["peers"]["nodes"].as_array().unwrap() {
         assert!(node["migration"].as_f64().unwrap() > 0.0, "{state}");
     }
 
-    // All nodes have tasks, and others are in flight.
+    // The node dies while all nodes have tasks, and further tasks are in flight.
     (2000..2200).for_each(|seq| switch.task(seq));
     drop(nodes[2].take());
     switch.wires.dead.push(2);
@@ -281,8 +294,13 @@ pub fn lose_only_tasks_of_the_killed_peer(family: Family) {
     let accounts: Vec<_> = nodes.into_iter().flatten().map(ChildProcess::account).collect();
     for (node, account) in accounts.iter().enumerate() {
         assert_eq!(count(account, "replies"), switch.answered[node], "{account}");
-        let came = count(account, "scheduled");
-        assert_eq!(came, count(account, "replies") + count(account, "tasks_given"), "{account}");
+        // Each node scheduled its tasks to its own workers (replies), or to a peer (given).
+        let scheduled = count(account, "scheduled");
+        assert_eq!(
+            scheduled,
+            count(account, "replies") + count(account, "tasks_given"),
+            "{account}"
+        );
         assert_eq!(account["drops"], serde_json::json!({}), "{account}");
     }
     assert_eq!(switch.answered.iter().sum::<u64>() as usize + lost, 4000);

@@ -1,4 +1,5 @@
-//! Processes started by tests.
+//! Processes started by tests. A node is a process `wedjat leaf`, `wedjat spine` or `wedjat agent`. At its end it
+//! prints its account: packets and tasks by port, pool and drop reason, as JSON.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::process::{Child, ChildStdin, Command, Output};
@@ -9,6 +10,7 @@ use serde_json::Value;
 pub struct ChildProcess(Option<Child>);
 
 impl ChildProcess {
+    /// Starts a command.
     pub fn start(command: &mut Command) -> Self {
         Self::of(command.spawn().unwrap())
     }
@@ -75,11 +77,11 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Returns the account written by a node at its end. Checks that the node succeeded, and that its account balances
-/// without a missing buffer.
+/// Returns the account written by a node at its end. Checks that the node succeeded, and that no packet buffer is
+/// missing. The account must balance: each received packet is sent, dropped for a reason, or consumed.
 pub fn account(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let account: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(account["balanced"], true, "{account}");
     assert_eq!(account["mbufs_leaked"], 0, "{account}");

@@ -1,5 +1,10 @@
 //! Nodes over ports in memory, built from a configuration text in the way of `wedjat leaf` and `wedjat
-//! agent`.
+//! agent`. A test polls them itself, sets their clock, and sends and receives at the far ends of their ports.
+//!
+//! A leaf schedules the tasks of a rack; its stages are the packet path of a core. An agent gives the tasks of a host
+//! to workers through a region of shared memory. A worker has a place in the region: it claims the place, and the
+//! agent grants the claim. A leaf may have an agent on its own core (colocated). The control applies changes of the
+//! membership (pools, servers, workers) to the cores.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +32,7 @@ pub const TICKS_HZ: u64 = 1_000_000_000;
 
 /// One core of a leaf.
 pub struct CoreRig {
+    /// The core, to be polled by the test.
     pub leaf: Leaf<RingPort, FramePool>,
     /// Far ends of its ports, in the order of the configuration.
     pub far: Vec<RingPort>,
@@ -54,14 +60,19 @@ fn device(at: usize) -> Mac {
 
 /// Stages of all cores of a leaf, with the parts that they need.
 pub struct StagesRig {
+    /// The parsed configuration.
     pub config: Config,
+    /// Stages by core.
     pub stages: Vec<Stages>,
+    /// State table (loads, counters, neighbours), which all cores share.
     pub table: Arc<Table>,
+    /// Pools, servers and workers at the start.
     pub membership: Membership,
 }
 
 /// Builds the stages of the leaf configured by `text`, which must give a seed. `key` becomes the key of its
-/// first pool. Its replay windows refuse the first lap: the sequences from 0 up to the length of a window.
+/// first pool, with which its workers sign replies. The replay windows then refuse the first lap of the signed sequence
+/// numbers: those from 0 up to the length of a window.
 pub fn stages(text: &str, key: Option<Key>) -> StagesRig {
     let config =
         Config::parse(Path::new("leaf.toml"), text).unwrap_or_else(|error| panic!("{error}"));
@@ -77,7 +88,7 @@ pub fn stages(text: &str, key: Option<Key>) -> StagesRig {
     StagesRig { config, stages, table, membership }
 }
 
-/// Builds all cores of a leaf, its state table and its control.
+/// Builds all cores of a leaf from its stages. Returns them with its state table and its control.
 pub fn leaves(staged: StagesRig, sizes: Sizes) -> (Vec<CoreRig>, Arc<Table>, Control) {
     let StagesRig { config, stages, table, membership } = staged;
     let (cores, commands) = assembly::cores(&stages, &table);
@@ -102,7 +113,9 @@ pub fn leaf(text: &str, sizes: Sizes) -> CoreRig {
 
 /// Region of the workers, and queue of deaths reported by the watching thread.
 pub struct AgentHandles {
+    /// Memory that agent and workers share.
     pub region: Arc<WorkerRegion>,
+    /// Deaths of worker processes that the agent has not handled yet.
     pub deaths: Arc<ArrayQueue<Death>>,
 }
 
@@ -130,7 +143,7 @@ impl AgentHandles {
 #[derive(Default)]
 pub struct Workers {
     /// Attached workers by id. The flag is true for granted ones.
-    pub there: BTreeMap<u16, (WorkerEnd, bool)>,
+    pub attached: BTreeMap<u16, (WorkerEnd, bool)>,
     /// Workers that neither serve tasks nor leave.
     pub stuck: BTreeSet<u16>,
     /// Number of tasks served by each worker.
@@ -141,43 +154,47 @@ impl Workers {
     /// Attaches a worker. Returns false if it has no place.
     pub fn attach(&mut self, handles: &AgentHandles, id: u16) -> bool {
         let Some(end) = handles.claim_named(id) else { return false };
-        self.there.insert(id, (end, false));
+        self.attached.insert(id, (end, false));
         true
     }
 
     /// Returns the ids of attached workers.
     pub fn ids(&self) -> BTreeSet<u16> {
-        self.there.keys().copied().collect()
+        self.attached.keys().copied().collect()
     }
 
     /// Lets each granted worker that is not stuck serve one of its tasks if `chance` returns true. Removes
     /// workers that are not stuck and either have no task left after the signal to stop, or lost their grant.
     pub fn work(&mut self, mut chance: impl FnMut() -> bool) {
-        for (id, (end, is_in)) in &mut self.there {
-            if !*is_in && end.receiver().is_granted() {
+        for (id, (end, is_started)) in &mut self.attached {
+            if !*is_started && end.receiver().is_granted() {
                 end.start();
-                *is_in = true;
+                *is_started = true;
             }
-            let works = *is_in && !self.stuck.contains(id) && chance();
+            let works = *is_started && !self.stuck.contains(id) && chance();
             if works && let Ok(Some(task)) = end.take() {
                 // An empty reply after 1000 ns of work.
                 end.answer(task, |_, _| 0, || 1000).unwrap();
                 *self.done.entry(*id).or_default() += 1;
             }
         }
-        self.there.retain(|id, (end, is_in)| {
+        self.attached.retain(|id, (end, is_started)| {
             let receiver = end.receiver();
             let has_ended = receiver.is_stopped() && !receiver.is_ready();
-            self.stuck.contains(id) || !has_ended && (!*is_in || receiver.is_granted())
+            self.stuck.contains(id) || !has_ended && (!*is_started || receiver.is_granted())
         });
     }
 }
 
 /// An agent, its state table and its control.
 pub struct AgentRig {
+    /// The agent, to be polled by the test.
     pub agent: Agent<RingPort, FramePool>,
+    /// The workers' side of the agent.
     pub handles: AgentHandles,
+    /// State table of the agent.
     pub table: Arc<Table>,
+    /// Control of the agent's core.
     pub control: Control<AgentCores<Frame>>,
 }
 
@@ -197,10 +214,12 @@ pub fn agent(
     assert!(config.seed.is_some());
     let table = parts_of::table(&config, ticks_hz).unwrap();
     let ports = ports.into_iter().zip(config.addresses((0..).map(device))).collect();
+    // Without links, workers attach to the region, and the control changes its places.
     let (attaches, region) = (links.is_none(), region(&config.host));
     let mut links = links.unwrap_or_default().into_iter();
     let link = |at| links.next().unwrap_or_else(|| region.channel(at).into());
     let mut parts = parts_of::parts(&config, &table, link, frames.clone());
+    // The agent publishes its state to observers of the region, too.
     parts.watch = Some(region.watch());
     let signer = signer(&parts_of::membership(&config), None).map(Arc::new);
     let attached = (attaches.then(|| Arc::clone(&region)), parts.commands.clone());
@@ -221,9 +240,13 @@ pub struct ColocatedRig {
     pub role: Colocated<RingPort, FramePool>,
     /// Far ends of the leaf's ports, in the order of the configuration.
     pub far: Vec<RingPort>,
+    /// Pool of buffers.
     pub frames: FramePool,
+    /// The workers' side of the agent.
     pub handles: AgentHandles,
+    /// State table of the leaf.
     pub table: Arc<Table>,
+    /// Control of leaf and agent.
     pub control: Control<ColocatedCores<Frame>>,
 }
 
@@ -240,6 +263,7 @@ pub fn colocated(staged: StagesRig, sizes: Sizes) -> ColocatedRig {
     let handles = AgentHandles { region, deaths: Arc::clone(&parts.deaths) };
     let cores = ColocatedCores::new(cores, Some(agent));
     let control = Control::of(Arc::clone(&table), membership, cores);
+    // The leaf reaches its agent over a link in memory, which is its last port.
     let (end, agents_end) = link::pair(sizes.frames);
     let ports =
         near.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(end)]).collect();

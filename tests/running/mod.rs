@@ -1,4 +1,5 @@
-//! A leaf process that replays the same packets endlessly: tasks, and one packet to be dropped.
+//! A leaf process (`wedjat leaf`, the scheduler of a rack) that replays the same packets endlessly: tasks, and one
+//! packet to be dropped. Tests of commands and outputs of a running node use it. Its port is DPDK's pcap device.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::fs;
@@ -44,10 +45,12 @@ impl Home {
         home
     }
 
+    /// Returns the path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
+    /// Returns the path of the leaf's state file.
     pub fn state(&self) -> PathBuf {
         self.path("state")
     }

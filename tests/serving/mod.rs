@@ -1,4 +1,6 @@
-//! A spine and two leaves that serve clients, over either address family.
+//! A spine and two leaves that serve clients, over either address family. A spine schedules tasks over leaves, and a
+//! leaf over the workers of its rack. Signals are messages about a rack's load from leaves to the spine, and
+//! keep-alives in both directions.
 
 use serde_json::Value;
 
@@ -33,6 +35,7 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     // The first leaf dies. The second gets all tasks once the spine has noticed.
     drop(first.end("-KILL"));
     switch.wires.dead.push(UP[0]);
+    // The spine counts the dead leaf as a lost worker of its pool.
     switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);
     let before = switch.answered.len() as u16;
     switch.ask(before..before + 200);
@@ -41,6 +44,7 @@ pub fn serve_and_lose_a_leaf(family: Family) {
 
     let (spine, leaf) = (spine.account(), second.account());
     let count = |account: &Value, name: &str| account[name].as_u64().unwrap();
+    // 1000 tasks before the death, and 200 after it.
     assert_eq!(count(&spine, "scheduled"), 1200, "{spine}");
     let by_second = switch.answered.values().filter(|&&leaf| leaf == 1).count() as u64;
     assert_eq!(

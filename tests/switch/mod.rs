@@ -1,5 +1,9 @@
-//! Two spines and two leaves as processes over memif, and the switch between them, their clients and their
-//! workers.
+//! Two spines and two leaves as processes over memif (DPDK's network device in shared memory), and the switch between
+//! them, their clients and their workers. The test process is the switch, the client and the workers.
+//!
+//! A client sends a task to the service address of its pool, which a spine has. The spine forwards it to a leaf, and
+//! the leaf to a worker. The worker's reply goes through the leaf straight to the client. Frames are translated to
+//! IPv4 on arrival, so that one code handles both families.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
@@ -21,7 +25,7 @@ use super::timeouts::*;
 use super::wires::Wires;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
-/// 10.0.1.100.
+/// The client's address, 10.0.1.100.
 pub const CLIENT: u32 = 0x0A00_0164;
 /// Service address of pool 1, 10.0.1.200.
 pub const SERVICE: u32 = 0x0A00_01C8;
@@ -159,6 +163,7 @@ impl Home {
         fs::write(self.path(&format!("leaf{id}.toml")), self.family.text(&text)).unwrap();
     }
 
+    /// Returns the path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -179,8 +184,8 @@ impl Home {
         running
     }
 
-    /// Runs `wedjat` with these arguments and the path of the file `name`, checks that it succeeds, and returns
-    /// its output.
+    /// Runs the program `wedjat` with these arguments and the path of the file `name`. Checks that it succeeds, and
+    /// returns its output.
     pub fn received(&self, arguments: &[&str], name: &str) -> Output {
         let mut command = Command::new(WEDJAT);
         let output = command.args(arguments).arg(self.path(name)).output().unwrap();
@@ -202,13 +207,15 @@ impl Home {
 
 /// Switch between the nodes, with their clients and workers.
 pub struct Switch {
+    /// Links to the nodes, by index in [`ENDS`].
     pub wires: Wires,
     /// Answered tasks, each with its leaf.
     pub answered: BTreeMap<u16, usize>,
     /// Number of signals forwarded to spines.
     pub signals: usize,
-    /// The spine that has announced the service address.
+    /// Index of the spine that announced the service address last. The client sends its tasks there.
     pub serving: usize,
+    /// Address family of the nodes.
     family: Family,
 }
 
@@ -234,8 +241,8 @@ impl Switch {
         }
     }
 
-    /// Forwards a frame from the wire `at`, translated to IPv4, by its destination address. Answers ARP requests
-    /// for all hosts. Serves tasks in the place of workers and records replies in that of the client.
+    /// Forwards a frame from the wire with index `at`, translated to IPv4, by its destination address. Answers ARP
+    /// requests for all hosts. Serves tasks as the workers, and records replies as the client.
     pub fn arrive(&mut self, at: usize, frame: Vec<u8>) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
@@ -275,7 +282,7 @@ impl Switch {
         }
     }
 
-    /// Answers a task at once, as a worker.
+    /// Answers a task at once, as a worker of the server behind a leaf.
     pub fn work(&mut self, leaf: usize, task: &[u8], header: &Header) {
         let reply =
             Header { code: Code::TaskDoneIdle, src: header.dst, dst: 0, qlen: 0, ..*header };
@@ -321,13 +328,13 @@ impl Switch {
     }
 
     /// Forwards frames until a condition holds, which is checked every 100 ms.
-    pub fn poll_until(&mut self, what: &str, mut met: impl FnMut() -> bool) {
-        let (start, mut looked) = (Instant::now(), Instant::now());
+    pub fn poll_until(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+        let (start, mut last_check) = (Instant::now(), Instant::now());
         loop {
             self.poll();
-            if looked.elapsed() > Duration::from_millis(100) {
-                looked = Instant::now();
-                if met() {
+            if last_check.elapsed() > Duration::from_millis(100) {
+                last_check = Instant::now();
+                if condition() {
                     return;
                 }
             }

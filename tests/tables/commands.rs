@@ -1,10 +1,11 @@
-//! Table of a program's commands, from the definitions that its command line is parsed with.
+//! Table of a program's commands for docs/reference/commands.md, from the clap definitions that parse its command line.
+//! Tests of each program compare it with the document, so that the document stays complete.
 
 mod table;
 
 use clap::{Arg, Command};
 
-/// Options in the table.
+/// Selection of the options in the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "each program uses one of them")]
 pub enum Detail {
@@ -14,7 +15,7 @@ pub enum Detail {
     Needed,
 }
 
-/// Number of options shared by the same two or more commands from which on they stand in a row of their own.
+/// Minimum number of options for a row of their own, if the same two or more commands share them.
 const SHARED_MIN: usize = 4;
 
 /// Compares the table below a heading of docs/reference/commands.md with the commands of a program. With
@@ -26,11 +27,13 @@ pub fn assert_documented(heading: &str, program: &Command, detail: Detail) {
     table::assert_table(document, heading, "| command | purpose |", rows.into_iter());
 }
 
-/// Adds a row for each command below `parent`, whose names are `path`. Groups of commands without options have none.
+/// Adds a row for each command below `parent`, whose names are `path`. A group of commands without options has no row.
+/// Options that at least [`SHARED_MIN`] share the same commands get one row before them.
 fn add_rows(parent: &Command, path: &str, detail: Detail, rows: &mut Vec<String>) {
     let is_shown =
         |command: &&Command| !command.is_hide_set() && command.get_name() != "completions";
     let commands: Vec<_> = parent.get_subcommands().filter(is_shown).collect();
+    // Names of the commands that have each option.
     let mut owners = Vec::<(String, Vec<&str>)>::new();
     for command in &commands {
         for option in options(command, detail) {
@@ -40,6 +43,7 @@ fn add_rows(parent: &Command, path: &str, detail: Detail, rows: &mut Vec<String>
             }
         }
     }
+    // Options by the group of commands that share them.
     let mut shared = Vec::<(&[&str], Vec<&str>)>::new();
     for (option, names) in owners.iter().filter(|(_, names)| names.len() > 1) {
         match shared.iter_mut().find(|(known, _)| known == names) {
@@ -100,7 +104,7 @@ fn value(arg: &Arg) -> String {
     names.unwrap_or_else(|| arg.get_id().as_str().to_uppercase()).replace('|', "\\|")
 }
 
-/// Returns the first statement of a purpose.
+/// Returns the first statement of a purpose, up to one of the marks below.
 fn summary(purpose: &str) -> &str {
     let ends = [". ", "; ", ": ", ", and ", ", which ", " until "];
     let end = ends.iter().filter_map(|mark| purpose.find(mark)).min();

@@ -1,4 +1,5 @@
-//! Comparison of a document's table with rows from the code.
+//! Comparison of a document's table with rows from the code. Tests use it for tables of all items of a kind, such as
+//! commands. The documents thus stay complete.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! Promises of SPECIFICATION.md, and marks: the lines above tests that name the promises they show.
+//! Promises of SPECIFICATION.md, and marks: the lines above tests that name the promises they show. tests/tidy.rs
+//! checks that each promise has a test.
 
 use super::prose;
 
@@ -17,7 +18,9 @@ pub struct Promise {
 /// A test and the ids of its mark.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MarkedTest {
+    /// Name of the test's function.
     pub name: String,
+    /// Ids of the promises that the test shows.
     pub ids: Vec<String>,
 }
 

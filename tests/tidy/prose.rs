@@ -1,8 +1,9 @@
 //! Measures of the English in comments and names.
 //!
-//! A comment block is a run of comment lines of one file. Four numbers describe a folder: the share of blocks with a clause at the
-//! start ("What ...", "Whoever ..."), subordinating words a sentence, the share of sentences with three or more of them, and the share
-//! of sentences with words of no field. The limits are in `tests/tidy.rs`. A bad comment can meet them, too: they are a floor.
+//! A comment block is a run of comment lines of one file. Four numbers describe a folder. The first is the share of
+//! blocks with a clause at the start. The second is the number of subordinating words a sentence. The third is the
+//! share of sentences with three or more of them, and the last the share of sentences with an odd phrase. The limits
+//! are in tests/tidy.rs. A bad comment can meet them, too: they are a floor.
 
 use super::promises;
 
@@ -12,7 +13,7 @@ const CLAUSE_STARTS: [&str; 14] = [
     "as", "so", "of", "that",
 ];
 
-/// Subordinating words.
+/// Words that begin a subordinate clause. Many of them make a sentence hard to read.
 const SUBORDINATING: [&str; 23] = [
     "that",
     "which",
@@ -221,6 +222,7 @@ pub struct Prose {
     pub blocks: usize,
     /// Blocks that begin with a clause.
     pub clause_starts: usize,
+    /// Number of sentences.
     pub sentences: usize,
     /// Subordinating words in all sentences.
     pub subordinating: usize,
@@ -249,7 +251,7 @@ impl Prose {
         prose
     }
 
-    /// Adds a block's measures.
+    /// Adds the measures of a comment block.
     fn add_block(&mut self, block: &str) {
         self.blocks += 1;
         let first = words(block).next().unwrap_or_default();
@@ -270,7 +272,7 @@ impl Prose {
     /// Returns per thousand: blocks that begin with a clause, subordinating words a sentence, nested sentences, odd
     /// sentences.
     pub fn per_thousand(&self) -> [usize; 4] {
-        let share = |count: usize, of: usize| count * 1000 / of.max(1);
+        let share = |count: usize, total: usize| count * 1000 / total.max(1);
         [
             share(self.clause_starts, self.blocks),
             share(self.subordinating, self.sentences),
@@ -400,7 +402,7 @@ mod tests {
         let source = "/// What a core tells the others, as it is told.\nfn a() {}\n/// Returns the load of a worker.\n\
             fn b() {}\n// The task waits: it goes when the worker that has it, which is slow, is there.\n";
         let prose = Prose::of(source);
-        // Subordinating words: what, as; when, that, which. The first comment has odd phrases.
+        // Two subordinating words in the first comment, which also has odd phrases. The last sentence has three.
         let expected = Prose {
             blocks: 3,
             clause_starts: 1,

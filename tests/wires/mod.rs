@@ -1,4 +1,5 @@
-//! Wires to node processes: the far ends of their memif devices.
+//! Wires to node processes: the far ends of their memif devices (DPDK's network device in shared memory). The node is
+//! the memif server, and the test process the client.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::time::Instant;
@@ -10,10 +11,13 @@ use crate::timeouts::TIMEOUT;
 
 /// Ends of wires in this process.
 pub struct Wires {
+    /// This end of each wire.
     ports: Vec<QueuePort>,
+    /// Buffers of this process.
     pool: MbufPool,
     /// Wires whose far end has died. Frames to them are discarded.
     pub dead: Vec<usize>,
+    /// Keeps the devices open.
     _devices: Vec<Device>,
 }
 

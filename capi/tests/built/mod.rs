@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the folder of this profile. Tests lie in its folder `deps`.
+/// Returns cargo's output folder for this profile, such as target/debug. The test programs lie in its folder `deps`.
 fn profile() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
 }
@@ -41,7 +41,7 @@ pub fn compile(source: &str, folder: &Path) -> PathBuf {
     compile_with(source, folder, &[])
 }
 
-/// Compiles with further arguments for the compiler.
+/// Compiles like [`compile`], with further arguments for the compiler.
 pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     // Links the shared library once per folder.

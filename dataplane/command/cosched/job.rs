@@ -1,4 +1,4 @@
-//! `wedjat cosched run`, `status` and `cancel`.
+//! `wedjat cosched run`, `status` and `cancel`: a batch job on the idle time of an agent's worker cores.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -149,8 +149,8 @@ pub fn configured(config: &Path, number: usize) -> Outcome {
     Ok(exit_code(&run(job, &signals()?)?))
 }
 
-/// Handles signals: the first SIGINT or SIGTERM ends the batch, the second one at once. SIGHUP, SIGUSR1 and
-/// SIGUSR2 go to the batch.
+/// Starts to handle signals, and returns their record for the job's loop: the first SIGINT or SIGTERM ends the batch,
+/// the second one at once. SIGHUP, SIGUSR1 and SIGUSR2 go to the batch.
 fn signals() -> io::Result<Signals> {
     let signals = Signals::default();
     let ends = Arc::clone(&signals.ends);
@@ -192,7 +192,7 @@ pub struct Status {
     json: bool,
 }
 
-/// Removes what killed jobs left, and prints the remaining jobs.
+/// Removes the processes and cgroups that killed jobs left, and prints the remaining jobs.
 pub fn status(arguments: &Status) -> Outcome {
     let folder = NotesFolder::open()?;
     for note in folder.clean(FolderFunctions::REAL)? {
@@ -237,7 +237,7 @@ fn text(note: &Note) -> String {
     text
 }
 
-/// Asks a job to end.
+/// Asks a job to end. Its id is the number of its process, which gets SIGTERM.
 pub fn cancel(id: u32) -> Outcome {
     let folder = NotesFolder::open()?;
     let jobs = folder.jobs();

@@ -1,4 +1,4 @@
-//! `wedjat ctl` for fabrics: requests to the controller.
+//! `wedjat ctl` for fabrics: requests to the controller, which keeps the desired state of spines, leaves and agents.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -109,7 +109,7 @@ pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequ
     Some(text.parse().map(FabricRequest::Command).map_err(Into::into))
 }
 
-/// Returns the controller's text of a command that creates a pool.
+/// Returns the text of a command that creates a pool, in the form that the controller parses.
 fn creation_text(command: &PoolCommand) -> String {
     let PoolCommand::Create { id, fabric, policy, queue, overflow, .. } = command else {
         return String::new(); // never: the caller matched a creation
@@ -182,7 +182,7 @@ pub fn run(arguments: &Arguments, request: FabricRequest) -> Outcome {
     }
 }
 
-/// Describes whether a node follows the controller's version.
+/// Describes whether a node follows the controller's version of the desired state.
 fn node(node: Option<&Node>, version: u64) -> String {
     let Some(node) = node.filter(|node| node.connected) else { return "not connected".to_owned() };
     let mut text = if node.refuses.is_empty() {

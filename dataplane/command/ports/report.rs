@@ -1,4 +1,5 @@
-//! Output of a running leaf, spine or agent: its lines and its account.
+//! Output of a running leaf, spine or agent: its lines of rates, and its account, which is the report at the end of a
+//! run.
 
 use std::error::Error;
 use std::path::Path;
@@ -14,8 +15,11 @@ const RATES: &str = "rates";
 
 /// Destination of a run's lines and account.
 pub struct Report<'a> {
+    /// File of the account; `None` for standard output and for no JSON.
     file: Option<ReportFile<'a>>,
+    /// True if the account goes to standard output.
     to_stdout: bool,
+    /// Format of the log, which has the lines if it is JSON.
     logs: Logs,
 }
 
@@ -29,7 +33,7 @@ impl<'a> Report<'a> {
         Ok(Self { file, to_stdout, logs })
     }
 
-    /// Reports a node's rates in one second.
+    /// Prints a node's rates in one second, or logs them in JSON. Does nothing with `--quiet`.
     pub fn rates(&self, text: &str) {
         match self.logs.log_format {
             _ if self.logs.quiet => {}
@@ -38,7 +42,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports the account.
+    /// Prints the account as text, or logs it in JSON.
     pub fn account(&self, text: &str) {
         match self.logs.log_format {
             Format::Text => self.print_line(text),
@@ -55,7 +59,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes the account. Returns a failure's exit code unless it is `balanced`.
+    /// Writes the account as JSON to the destination of `--stats`. Returns a failure's exit code unless it is
+    /// `balanced`: it has the fate of every packet.
     pub fn end(&self, account: &impl serde::Serialize, balanced: bool) -> Outcome {
         let json = serde_json::to_string_pretty(account)?;
         match self.file {

@@ -40,7 +40,7 @@ pub struct Arguments {
     workers: usize,
 }
 
-/// Parses the interval of the command line.
+/// Parses the interval of the command line. Refuses one below the minimum.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if interval < INTERVAL_MIN {

@@ -8,8 +8,8 @@ use wedjat::cosched::{Note, jobs_of_this_process};
 use wedjat::state::table::{Role, agents_file};
 use wedjat::state::{Snapshot, StateError};
 
-/// Maximum number of attempts. A copy may be written between reading its time and its content. Both are read
-/// again then.
+/// Maximum number of attempts. The node may write a new copy between the readings of the file's time and content. Both
+/// are read again then.
 const TRIES: usize = 5;
 
 /// State of a node at one moment.
@@ -31,6 +31,7 @@ impl Reading {
     /// Like [`Snapshot::open`].
     pub fn of(path: &Path) -> Result<Self, StateError> {
         let agent_path = agents_file(path);
+        // Times of the node's file and of the agent's.
         let times = || {
             [path, &agent_path].map(|path| fs::metadata(path).and_then(|file| file.modified()).ok())
         };

@@ -1,4 +1,4 @@
-//! Differences between two readings of a state file, as tables of text.
+//! Differences between two readings of a state file, as tables of text. The screen and `--once` show the same report.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -202,9 +202,9 @@ impl Change<'_> {
     fn core(&self, name: &str, core: &Core, core_count: usize) -> Row {
         let rate = |since: u64| self.rate(0, since);
         let share = |ticks: u64| {
-            let of_core =
+            let seconds_per_core =
                 ticks as f64 / self.now.snapshot.ticks_hz.max(1) as f64 / core_count as f64;
-            self.seconds().map_or(0.0, |seconds| (of_core / seconds).min(1.0))
+            self.seconds().map_or(0.0, |seconds| (seconds_per_core / seconds).min(1.0))
         };
         let shares = [core.busy_ticks, core.stalled_ticks].map(share);
         let mut cells = vec![name.to_owned()];
@@ -243,7 +243,7 @@ impl Change<'_> {
         Section { columns, rows: self.now.snapshot.pools.iter().map(row).collect() }
     }
 
-    /// Returns the number of a worker's reports since the first moment; 0 for a worker that was not there
+    /// Returns the number of a worker's load reports since the first moment; 0 for a worker that was not there
     /// then.
     fn reports(&self, pool: &PoolSnapshot, now: &MemberSnapshot) -> u64 {
         let pools = self.before.map(|before| &before.snapshot.pools[..]).unwrap_or_default();
@@ -264,6 +264,7 @@ impl Change<'_> {
                 let earlier =
                     before.and_then(|before| before.drops.get(reason)).copied().unwrap_or(0);
                 let [new, total] = reasons.entry(reason).or_default();
+                // Without an earlier reading, no drop counts as new.
                 *new += count.saturating_sub(if self.before.is_some() { earlier } else { count });
                 *total += count;
             }
@@ -359,6 +360,7 @@ impl Core {
                 count(core, Counter::StalledTicks.name()) + count(core, Gauge::StallTicks.name())
             }),
             received: change_of(Counter::RxPackets),
+            // `Forwarded` includes packets that a full transmit queue then dropped.
             sent: change_of(Counter::Forwarded).saturating_sub(tx_full),
             scheduled: change_of(Counter::Scheduled),
             replies: change_of(Counter::Replies) + change_of(Counter::Completions),
@@ -424,10 +426,10 @@ pub mod tests {
         let table = table(&path);
         table.counters(1).add(Counter::RxPackets, 1_000_000);
         table.counters(0).drop(DropReason::NotUdp, 4);
-        let read = |at: u32| {
+        let read = |second: u32| {
             table.publish();
             let mut reading = Reading::of(&path).unwrap();
-            reading.0[0].written = Some(SystemTime::UNIX_EPOCH + SECOND * at);
+            reading.0[0].written = Some(SystemTime::UNIX_EPOCH + SECOND * second);
             reading
         };
         let before = read(1);
@@ -463,6 +465,7 @@ pub mod tests {
         let report = report();
         let [node] = &report.0[..] else { panic!() };
         let [cores, pools, drops, workers] = &node.sections[..] else { panic!() };
+        // 2 seconds of 1000 ticks lie between the copies: 500 busy ticks are 25%, and 4000 packets are 2000 per second.
         let expected = [
             "0 no packets 0.0% 80.0% 0 0 0 0 0 2 0 0 0",
             "1 25.0% 5.0% 2000 1000 0 0 0 1000 0 0 0",
@@ -494,7 +497,7 @@ pub mod tests {
 
     // promise: control.3
     #[test]
-    fn the_head_says_how_the_node_is() {
+    fn head_shows_the_condition_of_the_node() {
         let [before, mut now] = readings();
         let head = |now: &Reading, age| {
             let change = Change { before: before.0.first(), now: &now.0[0] };
@@ -508,6 +511,7 @@ pub mod tests {
             (format!("leaf 3  pid {own}  epoch 1  over 2.00 s"), false)
         );
         assert!(head(&now, 5 * SECOND).cells.join(" ").ends_with("state not written for 5 s"));
+        // No process has such a number.
         now.0[0].snapshot.pid = 1 << 40;
         assert!(head(&now, SECOND).cells.join(" ").ends_with("ended without an orderly stop"));
         now.0[0].snapshot.running = false;
@@ -515,13 +519,14 @@ pub mod tests {
     }
 
     #[test]
-    fn printed_columns_stand_below_each_other() {
+    fn printed_columns_are_aligned() {
         let text = report().to_string();
-        let at = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
+        // Column in which a word of a line ends.
+        let end_of = |line: &str, word: &str| line.find(word).map(|start| start + word.len());
         let lines: Vec<_> = text.lines().collect();
         let head = lines.iter().position(|line| line.starts_with("core")).unwrap();
-        assert_eq!(at(lines[head], "busy"), at(lines[head + 2], "25.0%"), "{text}");
-        assert_eq!(at(lines[head], "rx/s"), at(lines[head + 2], "2000"), "{text}");
+        assert_eq!(end_of(lines[head], "busy"), end_of(lines[head + 2], "25.0%"), "{text}");
+        assert_eq!(end_of(lines[head], "rx/s"), end_of(lines[head + 2], "2000"), "{text}");
         assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
     }
 }

@@ -43,14 +43,14 @@ pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> i
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let mut terminal = ratatui::try_init()?;
-    let (mut before, mut text, mut is_paused) = (first, Err("reading ...".to_owned()), false);
+    let (mut before, mut content, mut is_paused) = (first, Err("reading ...".to_owned()), false);
     let result = loop {
-        if let Err(error) = terminal.draw(|frame| draw(frame, &text, is_paused)) {
+        if let Err(error) = terminal.draw(|frame| draw(frame, &content, is_paused)) {
             break Err(error);
         }
         match wait(interval, &stop) {
             Ok(None) if is_paused => {}
-            Ok(None) => text = read_changes(path, &mut before, workers),
+            Ok(None) => content = read_changes(path, &mut before, workers),
             Ok(Some(KeyAction::TogglePause)) => is_paused = !is_paused,
             Ok(Some(KeyAction::End)) => break Ok(()),
             Err(error) => break Err(error),
@@ -105,17 +105,17 @@ fn action_of(key: KeyEvent) -> Option<KeyAction> {
 }
 
 /// Draws the report, or the reason why there is none.
-fn draw(frame: &mut Frame<'_>, text: &Result<Report, String>, is_paused: bool) {
+fn draw(frame: &mut Frame<'_>, content: &Result<Report, String>, is_paused: bool) {
     let mut area = frame.area();
-    match text {
+    match content {
         Ok(report) => {
             report.0.iter().for_each(|node| area = draw_node(frame, area, node, is_paused))
         }
-        Err(text) => frame.render_widget(Line::raw(text.as_str()), area),
+        Err(reason) => frame.render_widget(Line::raw(reason.as_str()), area),
     }
 }
 
-/// Draws the tables of a node that fit, from the top. Returns the rest of the area.
+/// Draws the tables of a node that fit, from the top. Returns the area below them.
 fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, is_paused: bool) -> Rect {
     // The rows, the column names and an empty line.
     let height = |section: &Section| Constraint::Length(section.rows.len() as u16 + 2);
@@ -155,9 +155,9 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     /// Draws on a terminal of this size.
-    fn screen(width: u16, height: u16, text: &Result<Report, String>) -> TestBackend {
+    fn screen(width: u16, height: u16, content: &Result<Report, String>) -> TestBackend {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, text, false)).unwrap();
+        terminal.draw(|frame| draw(frame, content, false)).unwrap();
         terminal.backend().clone()
     }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_ask_for_what_the_help_says() {
+    fn keys_have_their_documented_actions() {
         let key = |code| action_of(KeyEvent::new(code, KeyModifiers::NONE));
         assert_eq!(key(KeyCode::Char('q')), Some(KeyAction::End));
         assert_eq!(key(KeyCode::Esc), Some(KeyAction::End));

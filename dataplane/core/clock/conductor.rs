@@ -127,7 +127,7 @@ impl Conductor {
     /// waits for that.
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
-            let is_taken = self.participants.iter().flatten().any(|it| it.line == line);
+            let is_taken = self.participants.iter().flatten().any(|joined| joined.line == line);
             // A joining node stores its name last, with Release.
             let name = self.clock.words(line).state[state::NODE].load(Acquire);
             !is_taken && self.clock.has_node(line) && name == node.word()

@@ -21,6 +21,7 @@ const LAST_POLLS: u32 = 4096;
 #[derive(Debug)]
 pub struct EmulatedClock {
     clock: ClockFile,
+    /// The node's line.
     words: ClockWords,
     /// Lock that marks the node as alive.
     _lock: File,
@@ -96,6 +97,7 @@ impl Clock for EmulatedClock {
         ClockFile::TICKS_HZ
     }
 
+    /// Returns the file's time; first waits for a turn if the last one has ended.
     #[inline]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
         if stop.load(Relaxed) || self.quiet >= QUIET_POLLS && !self.wait(stop) {
@@ -104,6 +106,7 @@ impl Clock for EmulatedClock {
         Some(self.clock.now_ns())
     }
 
+    /// Publishes the node's progress, and ends the turn after `QUIET_POLLS` polls without packets.
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let progress = progress();
@@ -113,7 +116,7 @@ impl Clock for EmulatedClock {
         self.last = progress;
         let state = &self.words.state;
         state[state::POLLS].store(self.polls, Relaxed);
-        // After a first quiet poll no packets have changed; the timer is stored after the second.
+        // After a first quiet poll the packet counts are unchanged; the timer is stored after the second.
         if self.quiet < QUIET_POLLS && !has_worked {
             return;
         }

@@ -37,38 +37,56 @@ const NODES_MAX: usize = 256;
 
 /// Indices of the words that the conductor writes once, at the start of the file.
 mod word {
+    /// [`super::MAGIC`], written last.
     pub const MAGIC: usize = 0;
+    /// [`super::VERSION`].
     pub const VERSION: usize = 1;
+    /// Length of the file in bytes.
     pub const LEN: usize = 2;
+    /// Number of lines.
     pub const NODES: usize = 3;
+    /// Process of the conductor.
     pub const PID: usize = 4;
+    /// Number of words.
     pub const COUNT: usize = 5;
 }
 
 /// Indices of the words for the time, after the header.
 mod time {
+    /// The time, in nanoseconds.
     pub const NOW_NS: usize = 0;
+    /// 1 once the run has ended.
     pub const ENDED: usize = 1;
+    /// Number of words.
     pub const COUNT: usize = 2;
 }
 
 /// Indices of the 32-bit words at the start of each of the two halves of a line: the writer's turn number, and
 /// whether the writer sleeps. The conductor writes the first half, the node the second.
 mod signal {
+    /// Number of the turn that the writer began (conductor) or ended (node) last.
     pub const TURN: usize = 0;
+    /// 1 while the writer sleeps or is about to.
     pub const SLEEPS: usize = 1;
+    /// Number of words.
     pub const COUNT: usize = 2;
 }
 
 /// Indices of the words after these in the node's half of a line.
 pub(super) mod state {
+    /// Number of polls.
     pub const POLLS: usize = 0;
+    /// Number of received packets.
     pub const RECEIVED: usize = 1;
+    /// Number of sent packets.
     pub const SENT: usize = 2;
+    /// Earliest timer, in nanoseconds.
     pub const TIMER_NS: usize = 3;
     /// Name of the node, see [`super::Node::word`].
     pub const NODE: usize = 4;
+    /// Process of the node.
     pub const PID: usize = 5;
+    /// Number of words.
     pub const COUNT: usize = 6;
 }
 
@@ -182,12 +200,16 @@ pub enum ClockError {
 /// Clock shared by its conductor and its nodes.
 #[derive(Clone, Debug)]
 pub struct ClockFile {
+    /// The mapped file.
     region: Arc<Region>,
     pub(super) path: Arc<Path>,
     /// Open file, for testing locks.
     file: Arc<File>,
+    /// Number of lines.
     nodes: usize,
+    /// Words that the conductor wrote once; see the module `word`.
     header: Slice<AtomicU64>,
+    /// Time and end of the run; see the module `time`.
     time: Slice<AtomicU64>,
 }
 
@@ -223,7 +245,7 @@ fn len_for(nodes: usize) -> usize {
 
 impl ClockFile {
     /// Creates a clock at time 0 for at most `nodes` nodes (limited to 1 to [`NODES_MAX`]). Replaces the file of a
-    /// conductor that no longer runs.
+    /// conductor that no longer runs. Returns the clock, and a file that holds the conductor's lock.
     ///
     /// # Errors
     /// If another conductor uses the file, it is no valid clock of this version, or the system refuses.
@@ -236,6 +258,7 @@ impl ClockFile {
             Err(ClockError::Missing { .. } | ClockError::NoConductor { .. }) => {}
             Err(error) => return Err(error),
         }
+        // Fills a file under another name and renames it, so that no node opens an incomplete one.
         let io = io_error(path);
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".new-{}", std::process::id()));

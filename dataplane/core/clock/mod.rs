@@ -33,7 +33,8 @@ pub struct Progress {
     pub sent: u64,
     /// Earliest timer, in ticks of its clock.
     pub timer: u64,
-    /// Latest time of the next poll if no packets arrive, in ticks. A node without work lets its timers be late.
+    /// Latest time of the next poll if no packets arrive, in ticks. It limits the sleep of a clock that sleeps. A node
+    /// without work lets its timers be late.
     pub latest: u64,
     /// True if local workers have tasks, whose completion only polling detects.
     pub awaits_workers: bool,
@@ -67,7 +68,7 @@ pub trait Clock {
         None
     }
 
-    /// Returns true if the loop has slept since its last poll.
+    /// Returns true if the clock has put the loop to sleep since the last poll. The loop then runs a tick first.
     #[inline(always)]
     fn has_slept(&self) -> bool {
         false

@@ -1,4 +1,5 @@
-//! Wire within one core: packets sent by one role are received by another role of the same thread.
+//! Wire within one core: packets sent by one role are received by another role of the same thread. It joins a leaf and
+//! an agent on one core.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,5 +1,9 @@
 //! Control channel of memif: order of a peer's messages, and conditions for passing them to a driver.
 //!
+//! memif joins two processes by packet rings in shared memory. They exchange messages and file descriptors over a Unix
+//! socket: the *server* listens, and the *client* shares its memory, the *regions* with the *rings*. DPDK's driver has
+//! one of these parts, and the peer has the opposite one. The node passes messages on between them.
+//!
 //! DPDK's driver (21.11 to 26.07) trusts most messages. It maps a region with the announced size, looks for
 //! rings at any offset in any region, and counts a ring that is announced twice as two. So a message is
 //! passed on only if it is valid by the checks here. Layouts are those of memif 2.0: packed, in the machine's
@@ -290,19 +294,20 @@ impl Descriptor {
         let seals = fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
         let flags = fcntl_getfl(descriptor).unwrap_or(OFlags::empty());
         // The field's type differs between machines; the number has 32 bits.
-        let system = fstatfs(descriptor).ok().map(|system| system.f_type as u32);
+        let file_system = fstatfs(descriptor).ok().map(|system| system.f_type as u32);
         Self {
             bytes: fstat(descriptor).map_or(0, |status| status.st_size.try_into().unwrap_or(0)),
-            keeps_its_size: keeps_its_size(seals, system),
+            keeps_its_size: keeps_its_size(seals, file_system),
             is_writable: flags & OFlags::RWMODE == OFlags::RDWR
                 && !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE),
         }
     }
 }
 
-/// Returns true for memory with these seals on this file system (`None` if unknown) whose accesses never fail.
-fn keeps_its_size(seals: SealFlags, system: Option<u32>) -> bool {
-    seals.contains(SealFlags::SHRINK) && system.is_some_and(|system| system != HUGETLBFS)
+/// Returns true for memory with these seals on this file system (`None` if unknown) whose accesses never fail. No
+/// process can remove the seal against shrinking.
+fn keeps_its_size(seals: SealFlags, file_system: Option<u32>) -> bool {
+    seals.contains(SealFlags::SHRINK) && file_system.is_some_and(|system| system != HUGETLBFS)
 }
 
 /// Position of a ring, from the message that adds it.

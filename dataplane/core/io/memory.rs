@@ -18,7 +18,9 @@ type FreeFrames = Arc<ArrayQueue<Box<Memory>>>;
 /// Bytes of a frame, and its pool while it is in use.
 pub(crate) struct Memory {
     bytes: Box<[u8]>,
+    /// Number of bytes of the packet.
     len: usize,
+    /// Free frames to which the frame returns; `None` while it is among them.
     home: Option<FreeFrames>,
 }
 
@@ -83,12 +85,12 @@ impl Pool for FramePool {
 pub struct Frame(Option<Box<Memory>>);
 
 impl Frame {
-    /// Releases the memory from the frame's ownership.
+    /// Releases the memory from the frame's ownership: it does not return to its pool. For [`super::Token`].
     pub(crate) fn into_memory(mut self) -> Option<Box<Memory>> {
         self.0.take()
     }
 
-    /// Restores the frame of this memory.
+    /// Restores the frame of this memory, after [`Frame::into_memory`].
     pub(crate) fn of_memory(memory: Option<Box<Memory>>) -> Self {
         Self(memory)
     }
@@ -127,6 +129,7 @@ impl Drop for Frame {
 pub struct RingPort {
     incoming: Arc<ArrayQueue<Frame>>,
     outgoing: Arc<ArrayQueue<Frame>>,
+    /// Frames for [`RingPort::send`].
     pool: FramePool,
 }
 

@@ -31,7 +31,7 @@ impl<T: Send> Token for Box<T> {
 impl Token for Frame {
     #[inline]
     fn into_word(self) -> u64 {
-        self.into_memory().map_or(0, Token::into_word)
+        self.into_memory().map_or(0, Token::into_word) // 0: a frame without memory
     }
 
     #[inline]

@@ -1,4 +1,5 @@
-//! Device texts: a PCI address or a virtual device's name, with arguments of its driver.
+//! Device texts of the configuration: a PCI address or a virtual device's name, with arguments of its driver. An
+//! unknown argument is found here, because a driver may ignore it silently.
 
 use crate::nearest::did_you_mean;
 

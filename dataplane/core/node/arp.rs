@@ -40,6 +40,7 @@ struct HeldPacket<B> {
     packet: B,
     /// Index of the port that leads to the next hop.
     port: u8,
+    /// Slot of the next hop in the neighbour table.
     slot: Slot,
     /// Address of the next hop.
     address: u32,
@@ -50,8 +51,11 @@ struct HeldPacket<B> {
 /// Open question for a host's MAC address.
 #[derive(Clone, Copy, Debug)]
 struct Question {
+    /// Index of the port that leads to the host.
     port: u8,
+    /// Slot of the host in the neighbour table.
     slot: Slot,
+    /// Address of the host when the questions began. Another one in the slot means that the slot was reused.
     address: u32,
     /// Number of regular questions: up to [`QUESTIONS_PER_KIND`] by unicast, then as many by broadcast. An
     /// unknown host starts with the broadcasts, as if all unicast ones had been sent.

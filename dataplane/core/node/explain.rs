@@ -255,7 +255,7 @@ pub struct Record {
     pub port: Option<u8>,
     /// Length in bytes.
     pub len: u32,
-    /// Contents of the packet as it arrived.
+    /// Contents of the packet as it arrived, before it was rewritten.
     pub seen: PacketSummary,
     /// Moment of the outcome.
     pub moment: Moment,
@@ -363,12 +363,14 @@ impl Filter {
     }
 }
 
-/// Recorder of a core.
+/// Recorder of a core for `wedjat explain`: drafts and settles the records of packets.
 #[derive(Debug)]
 pub struct Explainer {
+    /// Packets to record.
     filter: Filter,
     /// Remaining number of records.
     remaining: u64,
+    /// Queue to the reader.
     records: Arc<Records>,
     /// Record of the packet under decision.
     draft: Record,

@@ -204,8 +204,11 @@ pub struct Node<T> {
     tasks: Slab<QueuedTask<T>>,
     /// Queue of each pool, in the network's order. Its tasks lie in `tasks`.
     queues: Box<[Fifo]>,
+    /// Commands of the control threads: updates of the membership.
     commands: Commands,
+    /// Due checks of the waiting packets.
     review: Review,
+    /// Ticks of the clock, and the intervals of periodic work.
     timing: Timing,
     /// Time of the next periodic work in ticks.
     next_tick: u64,
@@ -277,7 +280,7 @@ impl<T> Node<T> {
         let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
         // The host's own packets may show its address before it answers.
         self.stages.want_neighbour(usize::from(port));
-        self.next_tick = now; // questions are sent at ticks
+        self.next_tick = now; // questions are sent at ticks, so the next one is due now
         let full = DropReason::NeighbourQueueFull;
         oldest.map(|oldest| (oldest.packet, self.unresolved_reason(oldest.port, full)))
     }

@@ -1,5 +1,6 @@
 //! Ports and their output. Packets are queued by port, sent in bursts, and counted. Forwarded packets, which were
-//! received, and originated packets, which the node made, have separate queues and counters.
+//! received, and originated packets, which the node made, have separate queues and counters: the ledger (received =
+//! sent on + consumed + dropped + held) has only received ones.
 
 use std::fmt;
 
@@ -21,7 +22,7 @@ pub struct Outbox<P: Port> {
     pub ports: ArrayVec<P, PORTS_MAX>,
     /// Received packets to send, by port.
     forwarded: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
-    /// Packets made by the node, by port. The ledger counts them separately.
+    /// Packets made by the node, by port, and answers in the buffers of consumed packets.
     originated: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     /// Counters of the core.
     pub counters: Counters,

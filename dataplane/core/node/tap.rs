@@ -114,13 +114,15 @@ fn split(buffer: &[u8]) -> Option<(TapPacket<'_>, &[u8])> {
     Some((TapPacket { ticks, len, bytes }, rest))
 }
 
-/// Recorder of a core. Hands over its current buffer on drop.
+/// Recorder of a core: copies packets into buffers for the writer of the capture. Hands over its current buffer on
+/// drop.
 #[derive(Debug)]
 pub struct TapRecorder {
     /// Recorded ports, one bit each.
     ports: u32,
     /// Maximum number of bytes copied of each packet.
     snaplen: usize,
+    /// Queues of empty and filled buffers.
     buffers: Arc<TapBuffers>,
     /// Buffer being filled; without memory if there is none.
     current: Vec<u8>,
@@ -246,8 +248,11 @@ pub struct TapCore {
     watched: u32,
     /// True if packets are explained.
     explains: bool,
+    /// Copies packets, while a tap is on.
     recorder: Option<TapRecorder>,
+    /// Records packets with their outcomes, while `wedjat explain` runs.
     explainer: Option<Box<Explainer>>,
+    /// Orders of other threads; `None` for a core without taps.
     commands: Option<TapCommands>,
 }
 

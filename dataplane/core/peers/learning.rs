@@ -23,8 +23,11 @@ const LOSS_SHARE: f64 = 1e-3;
 /// Two policies with their learner, and their draws since the last beat.
 #[derive(Clone, Debug)]
 pub struct PeerLearner {
+    /// Critic and both policies, with their parameters.
     pub learner: Learner,
+    /// Parameters of the peers' critics in the current consensus round.
     pub consensus: Consensus,
+    /// Computes the reward of a beat from loads and events.
     reward: Reward,
     /// Probabilities of the destination of a fresh task.
     migration: Choice,
@@ -47,7 +50,7 @@ pub struct PeerLearner {
     /// True if the node forwards fresh tasks.
     pub migrates: bool,
     /// True if the node requests tasks.
-    pub steals_at_all: bool,
+    pub requests_tasks: bool,
     /// Moving mean of the squared temporal-difference error.
     pub value_loss: f64,
 }
@@ -87,7 +90,7 @@ impl PeerLearner {
             gain: learned.gain,
             is_frozen,
             migrates: learned.migrates,
-            steals_at_all: learned.steals,
+            requests_tasks: learned.steals,
             value_loss: 0.0,
         };
         learning.update_choices();

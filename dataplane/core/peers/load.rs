@@ -16,6 +16,7 @@ pub struct OwnLoad {
     slots_per_task: u32,
     /// Moving mean of service times in microseconds; 0 before the first task.
     service_us: f64,
+    /// Number of waiting tasks.
     waiting: u32,
 }
 
@@ -69,6 +70,7 @@ mod tests {
         let mut load = OwnLoad::new(4, 2);
         load.set_waiting(8);
         assert_eq!(load.load(), 0.0, "nothing was done yet");
+        // 8 tasks of 100 us on 4 x 2 slots. The second time moves the mean by a 64th of 64 us, to 101 us.
         load.add_service_time(100_000);
         assert_eq!(load.load(), 8.0 * 100.0 / 8.0);
         load.add_service_time(164_000);
@@ -77,6 +79,7 @@ mod tests {
         assert_eq!(load.load(), 8.0 * 101.0 / 16.0);
         load.set_waiting(0);
         assert_eq!(load.load(), 0.0, "only the current queue counts");
+        // 16 tasks of 101 us on the two slots of one task at once.
         load.set_waiting(16);
         load.set_tasks(0);
         assert_eq!(load.load(), 808.0, "counts as one task at once");

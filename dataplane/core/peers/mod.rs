@@ -89,9 +89,10 @@ struct RemoteNode {
     is_live: bool,
 }
 
-/// Decision rule of a node; see [`PeerPolicy`].
+/// Decision rule of a node: its [`PeerPolicy`], with the state of a learned one.
 #[derive(Clone, Debug)]
 enum DecisionRule {
+    /// Both learned policies, learning or frozen.
     Learning(Box<PeerLearner>),
     RandomSteal,
     Shortest,
@@ -130,6 +131,7 @@ pub struct Peers {
     settings: Settings,
     rng: Rng,
     rule: DecisionRule,
+    /// Load of this node.
     own: OwnLoad,
     /// State of the nodes by number.
     nodes: Box<[RemoteNode]>,
@@ -334,7 +336,7 @@ impl Peers {
             return None;
         }
         let node = match &self.rule {
-            DecisionRule::Learning(learning) if learning.steals_at_all => {
+            DecisionRule::Learning(learning) if learning.requests_tasks => {
                 let uniform = self.uniform();
                 let DecisionRule::Learning(learning) = &mut self.rule else { return None };
                 learning.victim(uniform)
@@ -353,7 +355,8 @@ impl Peers {
         Some(node)
     }
 
-    /// Handles a peer's request for a task. Returns true if the peer gets the first waiting task.
+    /// Handles a peer's request for a task. Returns true if the peer gets the first waiting task, which the caller
+    /// sends.
     #[inline]
     pub fn asked(&mut self) -> bool {
         let has_task = self.own.waiting() > 0;

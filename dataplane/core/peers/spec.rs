@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_are_written_as_they_are_read() {
+    fn policy_texts_round_trip() {
         for text in [
             "malcolm",
             "malcolm(steal=off)",

@@ -354,7 +354,7 @@ fn frozen_policies_use_loads_and_never_learn() {
 }
 
 #[test]
-fn missed_beats_are_not_made_up_for() {
+fn missed_beats_are_skipped() {
     let mut peers = Peers::new(settings("rsteal", 2, 0));
     assert_eq!(peers.next_beat_ns(), BEAT_NS);
     peers.beat(BEAT_NS + 10);

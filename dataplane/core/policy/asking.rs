@@ -1,5 +1,6 @@
 //! Probes of members' queues, for policies that probe some members before they decide on a task
-//! (`lsq-sample`, `jsq(d)`, `ppot`), where a probe is a message.
+//! (`lsq-sample`, `jsq(d)`, `ppot`), where a probe is a message. A *probe* asks a member for its queue length. The
+//! pool's dispatcher has one [`PendingProbes`].
 //!
 //! A task waits for its answers in its pool's queue. Its candidates are drawn on arrival, from the state of
 //! the random source at that time; the decision repeats the same draws. An answer reports the queue at the
@@ -86,7 +87,7 @@ impl PendingProbes {
         }
     }
 
-    /// Returns the queues for decisions.
+    /// Returns the queues for decisions. The policy's view reads them in place of its own counts.
     pub fn queues(&self) -> Arc<[AtomicU32]> {
         Arc::clone(&self.queues)
     }
@@ -105,7 +106,7 @@ impl PendingProbes {
         self.tasks.push_back(TaskProbes { rng, probed, open, sent_probes: 0, arrived_ns: now_ns });
     }
 
-    /// Removes the first waiting task.
+    /// Removes the first waiting task, and counts its missing answers.
     pub fn pop(&mut self) {
         if let Some(task) = self.tasks.pop_front() {
             self.unanswered += u64::from(task.open.count_ones());
@@ -147,7 +148,8 @@ impl PendingProbes {
         task.open &= !(1 << place);
         let is_first = index == 0 && task.open == 0;
         let last_answered = &mut self.last_answered[member.index()];
-        // Ignores an answer to an earlier probe than the last answered one. Numbers wrap around.
+        // Ignores an answer to an earlier probe than the last answered one. Numbers wrap around: a difference of less
+        // than half their range means the same probe or a later one.
         if last_answered.is_none_or(|last| number.wrapping_sub(last) < 1 << 15) {
             *last_answered = Some(number);
             let sent_since = self.sent[member.index()].wrapping_sub(sent);
@@ -164,7 +166,7 @@ impl PendingProbes {
         (first.open == 0 || is_late).then(|| first.rng.clone())
     }
 
-    /// Counts a task sent to a member.
+    /// Counts a task sent to a member, also in its queue for decisions.
     pub fn sent(&mut self, member: Member) {
         let sent = &mut self.sent[member.index()];
         *sent = sent.wrapping_add(1);

@@ -1,5 +1,5 @@
-//! State behind a dispatcher's next decision, for `wedjat explain`. Reads all members, so it is too slow for
-//! each packet.
+//! State behind a dispatcher's next decision, for `wedjat explain`: the policy's method, the members that it considers,
+//! and the core's estimates of them ([`Beliefs`]). Reads all members, so it is too slow for each packet.
 
 use arrayvec::ArrayVec;
 

@@ -5,6 +5,12 @@
 //! caller's FIFO. The caller offers the first waiting task again after each reply, and from time to time,
 //! because another core may have freed a place.
 //!
+//! Two structures find a free place. The only core of a node sorts its members by their tasks ([`Ranks`]). A run of
+//! picks *opens* the *front* (the members with the fewest tasks), *takes* members from it, and *closes* it; a change
+//! of another member's position in between needs a new front. Several cores of a node share the places in memory
+//! ([`Slots`]). Independent dispatchers of a simulator, which see each other's counts, use `Ranks` too, and compare
+//! each found member with the view.
+//!
 //! `cfcfs` chooses k itself: the smallest bound that keeps members busy enough ([`MemberStatistics::bound`]).
 //! With one task at a time a member idles for a round trip R after each task of mean service time S. Each
 //! further task hides some of that time. If R is nearly 0, k = 1 saves every task the wait behind a running
@@ -61,7 +67,7 @@ fn ms(milliseconds: f64) -> Option<u64> {
     (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
-/// Maximum number of outdated ranks that one pick corrects, so that its time is bounded.
+/// Maximum number of outdated positions in the ranks that one pick corrects, so that its time is bounded.
 const CORRECTIONS: usize = 8;
 /// Maximum number of members to check in one step if all seem full, because other cores may have freed places.
 /// The next step continues with the members after them.
@@ -101,16 +107,19 @@ struct LastActivity {
 }
 
 impl LastActivity {
+    /// Packs a time and the flag.
     #[inline(always)]
     fn new(now_ns: u64, alone: bool) -> Self {
         Self { word: now_ns << 1 | u64::from(alone) }
     }
 
+    /// Returns the time in nanoseconds.
     #[inline(always)]
     fn at_ns(self) -> u64 {
         self.word >> 1
     }
 
+    /// Returns the flag: the member has one task of this core, sent at this time.
     #[inline(always)]
     fn is_alone(self) -> bool {
         self.word & 1 == 1
@@ -121,7 +130,7 @@ impl LastActivity {
     fn record_task(&mut self, queue: u32, first: Self) {
         match queue {
             0 => *self = first,
-            _ => self.word &= !1,
+            _ => self.word &= !1, // clears the flag and keeps the time
         }
     }
 }
@@ -168,6 +177,7 @@ impl Bound {
 /// Measurements from members' replies.
 #[derive(Clone, Debug)]
 struct ReplyMeasurements {
+    /// Last activity of each member.
     activity: Vec<LastActivity>,
     bound: Bound,
 }
@@ -182,9 +192,12 @@ impl ReplyMeasurements {
     }
 }
 
-/// Measurements during a run of replies.
+/// Measurements during a run of replies. `notes` and `answers` are copies of the fields in [`Bound`], which stay in
+/// registers until the run ends.
 struct ReplyRun<'a> {
+    /// Copy of [`Bound::adapts`].
     adapts: bool,
+    /// Sums over the replies of the current window.
     notes: ReplyNotes,
     answers: u32,
     now_ns: u64,
@@ -205,6 +218,7 @@ impl ReplyRun<'_> {
         if !self.adapts && self.answers % SAMPLE != 1 {
             return self.notes.note_longest(report.service_ns);
         }
+        // A task sent while the member had no other one: the time since then is its round trip.
         let elapsed_ns = || self.now_ns.saturating_sub(previous.at_ns());
         self.notes.note(report.service_ns, previous.is_alone().then(elapsed_ns));
         if self.notes.replies() >= self.bound.window_replies {
@@ -260,7 +274,8 @@ impl FreePlaces {
     }
 
     /// Returns the new front, and a member with a free place; `None` if it finds none. Compares the member's queue with
-    /// the view, unless this is the only core.
+    /// the view, unless this is the only core: a different queue means that another core's task or reply changed it,
+    /// and the member gets its right position. Contains only the frequent cases; `find_checked` has the rest.
     #[inline(always)]
     fn find(
         &mut self,
@@ -297,7 +312,8 @@ impl FreePlaces {
         found
     }
 
-    /// Same as [`Self::find`], with up to `checks` comparisons with the view.
+    /// Same as [`Self::find`], with up to `checks` comparisons with the view. Also continues with the next front
+    /// after all members of `front` have received a task.
     #[cold]
     #[inline(never)]
     fn find_checked(
@@ -391,7 +407,7 @@ impl Bounded {
     ) {
         let (free, measurements) = (&mut self.free, &mut self.measurements);
         let (bound, activity) = (measurements.bound.tasks, &mut measurements.activity[..]);
-        let first = LastActivity::new(view.now_ns(), true);
+        let first = LastActivity::new(view.now_ns(), true); // for a member without other tasks
         let mut front = free.ranks.open();
         for pick in picks {
             let found;
@@ -441,7 +457,8 @@ impl Bounded {
         self.agreed_bound.unwrap_or(self.measurements.bound.tasks)
     }
 
-    /// If the bound adapts and cores share the places, publishes this core's bound and adopts the common one.
+    /// If the bound adapts and cores share the places, publishes this core's bound and adopts the common one. Places
+    /// belong to all cores, so their number must not differ by core.
     fn agree(&mut self, view: &View) {
         let Bound { adapts, tasks, ref measured, .. } = self.measurements.bound;
         let own_bound = measured.is_warm().then(|| tasks.min(slots::MOST));
@@ -484,7 +501,8 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Checks a member for lost tasks, and writes them off. Returns true if there were any.
+    /// Checks whether a member has been silent for longer than the limits allow, and writes its lost tasks off.
+    /// Returns true if there were any.
     fn watch(&mut self, member: Member, limits: SilenceLimits, view: &mut View) -> bool {
         let now_ns = view.now_ns();
         let (activity, cores) =
@@ -500,6 +518,8 @@ impl Bounded {
 }
 
 impl Policy for Bounded {
+    /// Picks members with a free place, until none has one. Cores of a node take shared places; otherwise the ranks
+    /// give the member with the fewest tasks.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
@@ -517,6 +537,7 @@ impl Policy for Bounded {
         *rng = local;
     }
 
+    /// Counts answers, frees places, detects lost tasks, and measures service times and round trips.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         if view.pool_exchange().is_some() {
             return self.reply_shared(reports, view);
@@ -539,6 +560,7 @@ impl Policy for Bounded {
         self.measurements.activity[member.index()].record_task(queue, first);
     }
 
+    /// Processes a report without a reply: writes lost tasks off, and measures the service time if it has one.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let remaining = self.losses.take(report, view);
         if report.service_ns > 0 {
@@ -551,6 +573,7 @@ impl Policy for Bounded {
         self.silence.reported(report.member);
     }
 
+    /// Corrects the member's position and frees the places of written-off tasks.
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.silence.recounted(member);
         self.free.ranks.set(member, view.outstanding(member));
@@ -575,6 +598,7 @@ impl Policy for Bounded {
         }
     }
 
+    /// If a check is due, agrees on the bound, writes lost tasks off, and corrects positions and places.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         let (measured, bound) = (&self.measurements.bound.measured, self.shared_bound());
         let limits = |silence: &SilenceChecks| silence.limits(measured, bound);

@@ -1,5 +1,6 @@
 //! Measured conditions of a pool: the work of a task, the round trip without service, and rates of arrivals. Policies
-//! need no configuration for them.
+//! need no configuration for them; `eft` and `scd` use them. The *work* of a task is its service time at a member of
+//! rate 1. A member of rate 2 serves it in half that time.
 //!
 //! One task at a time is *marked*: its reply measures the round trip. A worker serves in order, so the reply to the
 //! marked task follows the replies to this dispatcher's earlier tasks there. A task may also wait at its worker, so the
@@ -31,6 +32,7 @@ struct Mark {
     member: Member,
     /// Number of the member's replies still expected before that of the task.
     ahead: i32,
+    /// Time at which the task was sent.
     sent_ns: u64,
 }
 
@@ -41,9 +43,11 @@ pub(super) struct Conditions {
     work_ns: f64,
     /// Mean of (work / `work_ns`)^2 over the marked tasks; 0 before the first.
     relative_square: f64,
-    /// Number of replies with a service time, and without one.
+    /// Number of replies with a service time.
     timed: u32,
+    /// Number of replies without a service time.
     untimed: u32,
+    /// The marked task, if there is one.
     mark: Option<Mark>,
     /// Shortest round trip of the last trip window and of the current one so far.
     trip_ns: Option<f64>,
@@ -51,17 +55,21 @@ pub(super) struct Conditions {
     window_trip_ns: f64,
     /// Number of all round trips measured so far. A trip window ends after each [`TRIP_WINDOW`] of them.
     measured_trips: u64,
-    /// Arrivals per nanosecond at this dispatcher, and at members from other dispatchers.
+    /// Arrivals per nanosecond at this dispatcher.
     own_rate: f64,
+    /// Arrivals per nanosecond at the members from other dispatchers.
     other_rate: f64,
     /// Number of finished windows for both rates; stops at `DOUBLINGS` + 2.
     rate_windows: u32,
-    /// Number of tasks in the dispatcher's queue at the last run of picks, and at the start of this rate window.
+    /// Number of tasks in the dispatcher's queue at the last run of picks.
     queued: usize,
+    /// The same at the start of this rate window.
     queued_before: usize,
-    /// Picks and remote arrivals of this rate window, and its start. The first one starts at time 0.
+    /// Number of picks in this rate window.
     picked: u32,
+    /// Number of other dispatchers' tasks that appeared at members in this rate window.
     remote_arrivals: u32,
+    /// Start of this rate window. The first one starts at time 0.
     rate_window_start_ns: u64,
     /// Number of other dispatchers' tasks at each member, as last reported.
     remote: Vec<u32>,
@@ -72,10 +80,13 @@ pub(super) struct Conditions {
 /// Work in the reports of a run of replies. A separate value, so that it stays in registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunWork {
+    /// Sum of the service times.
     service_ns: u64,
     /// Sum of the inverse rates of the members, one for each reply with a service time.
     inverse_rates: f64,
+    /// Number of replies with a service time.
     timed: u32,
+    /// Number of replies.
     replies: u32,
 }
 
@@ -100,7 +111,7 @@ impl Conditions {
         self.remote.resize(view.members(), 0);
     }
 
-    /// Records a run of picks, each already counted as sent.
+    /// Records a run of picks, each already counted as sent: their number, and a marked task if there is none.
     #[inline]
     pub(super) fn note_picks(&mut self, picks: &[Option<Pick>], view: &View) {
         let now_ns = view.now_ns();
@@ -181,6 +192,8 @@ impl Conditions {
             let weight = SQUARE_WEIGHT.max(1.0 / (self.measured_trips + 1) as f64);
             self.relative_square += (work * work - self.relative_square) * weight;
         }
+        // Keeps the shortest trip of the window. The last trip of a window replaces the earlier windows' shortest one,
+        // so that a round trip that has grown counts.
         let is_first = self.measured_trips.is_multiple_of(TRIP_WINDOW);
         self.window_trip_ns = if is_first { trip } else { self.window_trip_ns.min(trip) };
         self.measured_trips += 1;
@@ -200,7 +213,7 @@ impl Conditions {
         self.mark = self.mark.filter(|mark| now_ns.saturating_sub(mark.sent_ns) < MARK_MOST_NS);
     }
 
-    /// Records the work of a run of replies.
+    /// Records the work of a run of replies: moves the mean work towards the mean of the run.
     #[inline]
     pub(super) fn note_work(&mut self, run: RunWork) {
         self.untimed = self.untimed.saturating_add(run.replies - run.timed);
@@ -208,6 +221,7 @@ impl Conditions {
             return;
         }
         self.timed = self.timed.saturating_add(run.timed);
+        // A plain mean of the first replies, then a moving one.
         let weight = f64::from(run.timed) * WORK_WEIGHT.max(1.0 / f64::from(self.timed));
         let work = run.service_ns as f64 / run.inverse_rates;
         self.work_ns += (work - self.work_ns) * weight.min(1.0);
@@ -266,14 +280,14 @@ mod tests {
 
     const A: Member = Member(0);
 
-    /// Conditions of the only dispatcher, and its view of one member.
+    /// Creates the conditions of the only dispatcher, and its view of one member.
     fn one() -> (Conditions, View) {
         let (mut conditions, view) = (Conditions::default(), View::heap(1, 1).remove(0));
         conditions.on_members(Caller::on(Core::ONLY), &view);
         (conditions, view)
     }
 
-    /// Sends a task at `sent_ns`, with a reply after `elapsed_ns` and this service time.
+    /// Sends a task at `sent_ns` to a member of rate 2, with a reply after `elapsed_ns` and this service time.
     fn serve(
         (conditions, view): &mut (Conditions, View),
         sent_ns: u64,
@@ -293,7 +307,8 @@ mod tests {
     #[test]
     fn shortest_trip_of_a_window_counts() {
         let mut rig = one();
-        // Waits of 0 to 900 ns behind other tasks, a trip of 500 ns, and a service time of 1000 ns at rate 2.
+        // Waits of 0 to 900 ns behind other tasks, a trip of 500 ns, and a service time of 1000 ns at rate 2: a work of
+        // 2000 ns.
         for round in 0..100 {
             serve(&mut rig, 10_000 * round, 1500 + 100 * (round % 10), 1000);
         }

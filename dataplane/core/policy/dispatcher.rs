@@ -36,9 +36,11 @@ pub enum Overflow {
 /// Count of the tasks that wait for a dispatcher's members. The caller stores the tasks themselves.
 #[derive(Clone, Debug)]
 struct Backlog {
+    /// Number of waiting tasks.
     waiting: usize,
     /// Maximum number of waiting tasks.
     bound: usize,
+    /// Treatment of a task beyond the bound.
     overflow: Overflow,
     /// True if tasks may wait while no member is present.
     /// False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
@@ -48,7 +50,8 @@ struct Backlog {
     since_ns: VecDeque<u64>,
 }
 
-/// A policy that will replace another one between bursts, with all memory it needs for its members.
+/// A policy that will replace another one between bursts, with all memory it needs for its members. Created outside
+/// the polling core, which must not allocate.
 #[derive(Debug)]
 pub struct PreparedPolicy {
     policy: AnyPolicy,
@@ -122,6 +125,7 @@ impl Dispatcher {
     pub fn set_reports(&mut self, reports: Reports) {
         self.caller.reports = reports;
         if reports == Reports::Messages {
+            // Empties the idle list, which the policy filled at its creation.
             while self.view.idle_mut().take_last().is_some() {}
             if self.probes {
                 self.probe_by_messages();
@@ -132,7 +136,7 @@ impl Dispatcher {
 
     /// Switches to probes in messages: each task waits for the answers to its probes.
     fn probe_by_messages(&mut self) {
-        // Allocates the usual maximum, because the bound may be raised later.
+        // Allocates for at least `QUEUE` tasks, because the bound may be raised later.
         let waiting = self.backlog.bound.clamp(QUEUE, QUEUE_MAX);
         let pending = PendingProbes::new(self.view.members(), waiting);
         self.view.set_queues(pending.queues());
@@ -153,7 +157,7 @@ impl Dispatcher {
         self.pending.as_mut()?.next_probe()
     }
 
-    /// Processes a member's answer to the probe with this number: its queue.
+    /// Processes a member's answer to the probe with this number. `queue` is the member's queue length.
     pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
         match &mut self.pending {
             Some(pending) => {
@@ -236,7 +240,8 @@ impl Dispatcher {
         }
     }
 
-    /// Processes messages of a remote core.
+    /// Processes messages of a remote core: a value for each member, whose meaning `topic` gives (task count or load).
+    /// Informs the policy of members whose estimate changed.
     fn receive_update(&mut self, remote: usize, topic: Topic, messages: &[(Member, u16)]) {
         for &(member, value) in messages {
             if self.view.receive(remote, topic, member, value) {
@@ -245,7 +250,8 @@ impl Dispatcher {
         }
     }
 
-    /// Handles a change of another dispatcher's tasks at a member, which the view already contains.
+    /// Informs the policy that another dispatcher's tasks at a member changed. For simulators, whose dispatchers share
+    /// counts, so that the view already contains the change.
     #[inline]
     pub fn on_remote_update(&mut self, member: Member) {
         self.policy.on_remote_update(member, &mut self.view);
@@ -430,7 +436,8 @@ impl Dispatcher {
         pool_exchange.note_oldest(oldest_ns.unwrap_or(default_ns));
     }
 
-    /// Returns true if a waiting task may use a place released by another core.
+    /// Returns true if tasks wait here and a member has a place that any core may take. The caller then offers the
+    /// first waiting task again.
     #[inline]
     #[must_use]
     pub fn may_release(&self) -> bool {
@@ -469,7 +476,7 @@ impl Dispatcher {
         self.backlog.waiting
     }
 
-    /// Counts a task as sent to `member`, which the caller has chosen.
+    /// Counts a task as sent to `member`, which the caller has chosen: the task follows an earlier one to its member.
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
@@ -486,7 +493,8 @@ impl Dispatcher {
         written_off
     }
 
-    /// Corrects the counts for `surplus` answers of `member`, over all cores, that answered no task of this node.
+    /// Corrects the counts for `surplus` answers of `member`, over all cores, that answered no task of this node. Each
+    /// of them was counted and made the member's outstanding tasks one too few.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.view.take_back(member, surplus);
         self.policy.on_written_off(member, &mut self.view);
@@ -549,6 +557,7 @@ impl Dispatcher {
     /// Swaps the policy between bursts and leaves the old one in `prepared`; the view stays. Call
     /// [`Dispatcher::review_members`] afterwards.
     pub fn exchange(&mut self, prepared: &mut PreparedPolicy) {
+        // The caller frees the old policy outside the polling core.
         std::mem::swap(&mut self.policy, &mut prepared.policy);
         std::mem::swap(&mut self.holds, &mut prepared.holds);
         let shared = self.view.pool_exchange().map(PoolExchange::publishes);
@@ -592,6 +601,7 @@ impl Dispatcher {
     }
 }
 
+// For `exchange`, which accepts dispatchers and types that contain one.
 impl AsMut<Self> for Dispatcher {
     #[inline]
     fn as_mut(&mut self) -> &mut Self {
@@ -616,6 +626,7 @@ where
                     dispatcher.as_mut().receive_update(remote, subject.topic, messages);
                 }
             }
+            // Messages of this core were overwritten before they were read.
             RemoteUpdate::Lost(remote) => {
                 dispatchers
                     .iter_mut()

@@ -83,7 +83,9 @@ const STEPS: f64 = 4.0;
 struct TableConditions {
     /// Round trip in mean service times at rate 1; `None` if unknown.
     trips: Option<f64>,
+    /// Share of the members' capacity in use, at most [`LOAD_MOST`].
     load: f64,
+    /// True if replies carry no service times. Then no member has a bound.
     is_untimed: bool,
 }
 
@@ -103,6 +105,7 @@ impl TableConditions {
 /// Service time of one member, by its replies.
 #[derive(Clone, Copy, Debug, Default)]
 struct MemberService {
+    /// Mean service time of the last [`LEARNED_MOST`] replies or so.
     mean_ns: f64,
     /// Number of replies, at most [`LEARNED_MOST`].
     replies: f64,
@@ -129,6 +132,7 @@ impl MemberService {
 struct LearnedRates {
     /// True if all configured speeds are equal. The policy then learns rates.
     is_used: bool,
+    /// Service time of each member.
     services: Vec<MemberService>,
     /// Rate of each member: 1 until it differs.
     rates: Vec<f64>,
@@ -175,16 +179,20 @@ impl LearnedRates {
 /// Policy of the earliest finish time.
 #[derive(Clone, Debug)]
 pub struct Eft {
+    /// Order of the members by time, with tables and bounds by rate.
     ranks: SpeedRanks,
+    /// Measurements of work, round trip and arrivals.
     conditions: Box<Conditions>,
     /// True if tasks may wait: this is the only core.
     holds: bool,
+    /// Conditions for which the current tables were computed.
     computed_for: TableConditions,
     learned: LearnedRates,
     /// Sum of the rates of active members.
     rates: f64,
     /// Inverse rate of each member.
     inverse_rates: Vec<f64>,
+    /// Detection of lost tasks.
     silence: Box<SilenceChecks>,
     /// Time at which a silence check last found a change of the counts, by member.
     touched_ns: Vec<u64>,
@@ -222,7 +230,8 @@ impl Eft {
         self.ranks.bound()
     }
 
-    /// Returns the current conditions. A function and not the field of this name, which has the measurements.
+    /// Returns the conditions for which tables should be computed now, from the measurements in the field of this
+    /// name.
     fn conditions(&self) -> TableConditions {
         let load = match self.conditions.is_backlogged(self.inverse_rates.len()) {
             // Bounds must never keep members idle while many tasks wait.
@@ -236,7 +245,8 @@ impl Eft {
         }
     }
 
-    /// Computes the table and the bound of each rate.
+    /// Computes the table and the bound of each rate for the conditions in `computed_for`. Members have no bound if
+    /// the policy holds no tasks, or without service times, or with a long round trip.
     #[cold]
     fn set_tables(&mut self) {
         let (TableConditions { trips, load, is_untimed }, holds) = (self.computed_for, self.holds);
@@ -252,7 +262,8 @@ impl Eft {
         });
     }
 
-    /// Picks the members with the least times. Without `HOLDS`, no member is ever full.
+    /// Picks the members with the least times, for tasks of a run. `waiting` is the number of tasks in the
+    /// dispatcher's queue. Without `HOLDS`, no member is ever full.
     #[inline(always)]
     fn pick_some<const HOLDS: bool>(
         ranks: &mut SpeedRanks,
@@ -291,7 +302,7 @@ impl Eft {
         ranks.soonest() * full.speed > full.tasks + waiting
     }
 
-    /// Picks members so that their queues reach a common level, with `unseen` unreported tasks of others.
+    /// Picks members so that their queues reach a common level, with `unseen` unreported tasks of other dispatchers.
     #[inline(never)]
     fn pick_levels(&mut self, picks: Picks<'_>, unseen: f64, view: &View, rng: &mut Rng) {
         for pick in picks {
@@ -305,10 +316,14 @@ impl Eft {
         }
     }
 
-    /// Draws the member for one task, with `unseen` unreported tasks of others; `None` without members.
+    /// Draws the member for one task, with `unseen` unreported tasks of other dispatchers; `None` without members.
+    ///
+    /// The policy assumes that all dispatchers fill the shortest queues together, up to a common height (tasks divided
+    /// by speed). A member's probability is its part of the tasks that lift the queues to this height.
     fn draw(&mut self, unseen: f64, rng: &mut Rng) -> Option<Member> {
         let (ranks, levels) = (&self.ranks, &mut *self.levels);
         levels.clear();
+        // Totals over the levels so far, and the height that `unseen` more tasks would reach over them.
         let (mut tasks, mut speed, mut height) = (0.0, 0.0, 0.0);
         // Adds levels, the lowest first, until the common height lies below the next one.
         ranks.levels(|level| {
@@ -355,6 +370,7 @@ impl Eft {
                 if learns {
                     services[report.member.index()].add(report.service_ns);
                 }
+                // The reply may answer the marked task, which measures the round trip.
                 if conditions.marked_member() == Some(report.member) {
                     let inverse_rate = inverse_rates[report.member.index()];
                     let trip = conditions.note_reply_of_marked_member(
@@ -394,7 +410,7 @@ impl Eft {
         self.set_tables();
     }
 
-    /// Adapts the tables to changed conditions, and the order to learned rates.
+    /// Adapts the tables to changed conditions, and the order to learned rates. Cheap if neither changed.
     #[inline]
     fn review(&mut self, view: &View) {
         let now = self.conditions();
@@ -451,7 +467,8 @@ impl Default for Eft {
 /// Fills a table with the expected number of tasks left, of each number, after `trips` mean service times.
 fn fill(table: &mut [f64], trips: f64) {
     // One more task adds the probability that at most `count` tasks have ended. Their number has a Poisson
-    // distribution, with mean `trips`.
+    // distribution, with mean `trips`. `chance` is the probability of exactly `count`, `fewer` that of at most `count`,
+    // and `left` the expected number left.
     let (mut chance, mut fewer, mut left) = ((-trips).exp(), 0.0_f64, 0.0);
     for (count, value) in table.iter_mut().enumerate() {
         *value = left;
@@ -477,6 +494,7 @@ fn bound(trips: f64, load: f64) -> u16 {
 }
 
 impl Policy for Eft {
+    /// Picks by levels if other dispatchers have unreported tasks. Otherwise takes the members with the least times.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let (picks, view) = (&mut picks[..count], &*view);
@@ -494,10 +512,12 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
+    /// Counts a task that was sent to a member without a pick.
     fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
     }
 
+    /// Counts answers, measures them, and adapts the tables.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let (now_ns, parts) = (view.now_ns(), view.parts());
         let surplus = match parts.are_alone() {
@@ -510,23 +530,27 @@ impl Policy for Eft {
         surplus
     }
 
+    /// Processes a report without a reply. It measures nothing.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         self.silence.reported(report.member);
         self.ranks.set(report.member, view.outstanding(report.member));
     }
 
+    /// Moves the member to the position of its current tasks, and counts other dispatchers' arrivals.
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         self.conditions.note_remote(member, view);
         self.ranks.set(member, view.outstanding(member));
     }
 
+    /// Moves the member to the position of its current tasks. A marked task there may have been written off.
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.silence.recounted(member);
         self.conditions.forget(member);
         self.ranks.set(member, view.outstanding(member));
     }
 
+    /// Adopts the caller's properties, and orders the members anew with their current tasks.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.holds = caller.core.count == 1;
         self.silence.on_members(caller, view);
@@ -540,6 +564,7 @@ impl Policy for Eft {
         }
     }
 
+    /// Gives up a marked task without a reply, and checks for lost tasks.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         self.conditions.on_tick(view.now_ns());
         self.check_silence(view);
@@ -560,6 +585,7 @@ mod tests {
         fill(&mut table, 2.0);
         // Two tasks are left with probability exp(-2), and one with probability 2 exp(-2).
         assert!((table[2] - 4.0 * (-2.0_f64).exp()).abs() < 1e-12, "{table:?}");
+        // Two of five tasks end in the mean.
         assert!((table[5] - 3.0).abs() < 0.1, "{table:?}");
     }
 
@@ -595,6 +621,7 @@ mod tests {
         picks.iter().map(|pick| pick.map(|pick| pick.member.0)).collect()
     }
 
+    /// Processes a reply of a member without further tasks.
     fn reply(dispatcher: &mut Dispatcher, member: u16, service_ns: u32) {
         dispatcher.reply(&Report::new(Member(member), Load(0), service_ns));
     }
@@ -603,7 +630,8 @@ mod tests {
     #[test]
     fn tasks_wait_for_a_faster_member() {
         let mut dispatcher = measured();
-        // An idle slow member would end the second task after 3.5 mean service times of the fast one.
+        // The slow member's time is 0.35 / 1, which is 3.5 mean service times of the fast one. The full fast member
+        // ends the second task sooner, so that task waits.
         assert_eq!(members(&mut dispatcher, 2), [Some(1), None]);
         for _ in 0..3 {
             dispatcher.join().unwrap();

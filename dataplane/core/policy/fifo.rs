@@ -1,5 +1,9 @@
 //! FIFO lists of tasks that share one memory: any number of lists over one [`Slab`], so that tasks need no memory of
-//! their own. A slab made by [`Slab::with_room`] never allocates later.
+//! their own. A slab made by [`Slab::with_room`] never allocates later. Queues of waiting tasks use it on polling
+//! cores.
+//!
+//! A *slot* is an index into the slab's array. Each slot has one link, to the next slot of its list or of the list of
+//! free slots.
 
 /// Link of a list's last item.
 const END: u32 = u32::MAX;
@@ -8,14 +12,16 @@ const END: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
-    /// First free slot.
+    /// First free slot; [`END`] if all are in use.
     free: u32,
     /// True if a full slab allocates another slot.
     grows: bool,
 }
 
+/// Content of a slot.
 #[derive(Clone, Debug)]
 struct Entry<T> {
+    /// The item; `None` in a free slot.
     item: Option<T>,
     /// Next slot in the list, or next free slot.
     next: u32,
@@ -241,7 +247,9 @@ mod tests {
     /// A step on one of three lists.
     #[derive(Clone, Copy, Debug)]
     enum Step {
+        /// Appends an item.
         Push,
+        /// Removes the first item.
         Pop,
         /// Moves the first slot to the end of the next list.
         Move,

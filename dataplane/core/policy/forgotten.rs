@@ -1,7 +1,8 @@
-//! Detection of members that a list-based policy would never ask again. They are on no list, because the
-//! report that would have put them there was lost, overtaken by an older one, or belonged to a lost task.
+//! Detection of members that the policy `pi` (persistent idle) would never choose again. It sends tasks only to members
+//! on its core's list of idle ones, or to the last of them. A forgotten member is on no list, because the report that
+//! would have put it there was lost, overtaken by an older one, or belonged to a lost task.
 //!
-//! A member counts as idle under three conditions: it is on no list, its outstanding tasks did not change, and
+//! A member counts as forgotten under three conditions: it is on no list, its outstanding tasks did not change, and
 //! it sent no report between two checks. Meanwhile the members sent 16 reports each on average, or 100 ms passed.
 //! If the member is busy nevertheless, one task waits there.
 
@@ -21,6 +22,7 @@ pub(super) struct LastSeen {
     counts: Vec<(u32, u32)>,
     /// Number of reports of all members since the last check.
     reports: usize,
+    /// Time from which on a check happens even without enough reports.
     next_check_ns: u64,
 }
 
@@ -36,7 +38,8 @@ impl LastSeen {
         self.counts.resize(members, (0, 0));
     }
 
-    /// Appends this core's share of the forgotten members to the list, if a check is due.
+    /// Appends this core's share of the forgotten members to its list, if a check is due. The view holds the set of
+    /// listed members, and `line` their order.
     pub(super) fn check(&mut self, core: Core, line: &mut Line, view: &mut View) {
         let now_ns = view.now_ns();
         let has_enough = self.reports >= WINDOW_REPORTS * view.active().len();
@@ -50,6 +53,7 @@ impl LastSeen {
             let now = (view.reports(member), view.outstanding(member));
             let before = std::mem::replace(&mut self.counts[member.index()], now);
             let is_ours = member.index() % core.count == core.index;
+            // `insert` returns false for a member that is on a list.
             if is_ours && before == now && view.idle_mut().insert(member) {
                 line.join(member);
             }

@@ -39,14 +39,15 @@ pub const INFLIGHT: Entry = Entry {
     )
 };
 
+/// Cores exchange estimated loads, and each idle member belongs to one core.
 const PUBLISHES: PublishedState = PublishedState::LOADS.with_idle();
 
-/// Horus at a leaf. Picking an idle member removes it from the list.
+/// Horus at a leaf. A pick of an idle member removes it from the list.
 #[derive(Clone, Debug, Default)]
 pub struct Horus;
 
-/// Picks a member for each task. No member becomes idle within a run: the idle members come first, and the
-/// remaining tasks use a loop without that check.
+/// Picks a member for each task: idle members first, then the better of two random ones. No member becomes idle within
+/// a run, so the remaining tasks use a loop without a check for idle members.
 #[inline(always)]
 fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
@@ -128,6 +129,7 @@ impl Policy for Horus {
         view.idle_mut().words().note(report.member, report.is_idle());
     }
 
+    /// Counts answers, stores the loads, and updates the idle list.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let parts = view.parts();
         // Compiled for both cases. Without other cores the loop looks up no remote counts.
@@ -180,6 +182,7 @@ impl Policy for HorusInflight {
         keep_in_flight(report, &mut watch, &mut view.parts());
     }
 
+    /// Counts answers, and keeps the tasks in flight as drift.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
         let mut watch = self.losses.watch(parts.states.members());
@@ -191,6 +194,7 @@ impl Policy for HorusInflight {
         surplus
     }
 
+    /// Adds this core's share of the idle members to its list, after a start or a change of members.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
         share_idle(caller, view);

@@ -1,5 +1,6 @@
-//! Horus at the spine (Yassini et al., NSDI 2024, 3.3). Members are racks, loads are averages over a rack's
-//! workers, and a task adds 1/workers to its rack. The rate of a rack in the view is its number of workers.
+//! Horus at the spine (Yassini et al., NSDI 2024, 3.3). A spine schedules tasks over racks; each rack's leaf schedules
+//! them over its workers. Members are racks, loads are averages over a rack's workers, and a task adds 1/workers to its
+//! rack. The rate of a rack in the view is its number of workers.
 //!
 //! Deviations: the choice among idle racks is random, as in the authors' simulator; their switch program
 //! takes the rack added last. With one or two racks, none of them idle, `horus-spine` chooses at random, as in the
@@ -49,6 +50,7 @@ pub const WEIGHTED: Entry = Entry {
 /// Horus at a spine. A rack leaves the idle list by its own signal, not when it is picked.
 #[derive(Clone, Debug, Default)]
 pub struct HorusSpine {
+    /// Load that a task adds to each rack.
     shares: Shares,
     /// True to choose racks in proportion to their workers.
     weighted: bool,
@@ -58,7 +60,7 @@ pub struct HorusSpine {
     largest: f64,
 }
 
-/// Increase of each rack's average load per task.
+/// Increase of each rack's average load per task: 1/workers, by rack.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares(Vec<Load>);
 
@@ -170,7 +172,7 @@ impl HorusSpine {
         parts.picks.resubmits += if self.weighted { 0 } else { resubmits };
     }
 
-    /// Picks a random rack, where too few racks exist for a useful comparison.
+    /// Picks a random rack, where too few racks exist for a useful comparison: one or two.
     #[cold]
     fn of_few(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         for pick in picks {
@@ -183,6 +185,7 @@ impl HorusSpine {
 }
 
 impl Policy for HorusSpine {
+    /// Picks idle racks if there are any, else the better of two racks; a random one of one or two racks.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let mut parts = view.parts();

@@ -1,5 +1,6 @@
-//! Shortest queue over racks: tasks per worker of a rack, from its last average load and the tasks sent
-//! since, each of which adds 1/workers. Racks of different sizes are compared by the waiting time of a task.
+//! Shortest queue over racks, for a spine (a process that schedules tasks over racks; each rack's leaf schedules them
+//! over its workers). The queue is the number of tasks per worker of a rack, from its last average load and the tasks
+//! sent since, each of which adds 1/workers. Racks of different sizes are compared by the waiting time of a task.
 //! Ties are broken at random.
 //!
 //! Signals are rounded to one task per worker (racks signal a change of one) and some microseconds old.
@@ -35,7 +36,7 @@ pub struct JsqSpine {
     shares: Shares,
 }
 
-/// Returns the rack with the least load; `None` without racks.
+/// Returns the rack with the least average load plus drift, at random among ties; `None` without racks.
 fn shortest(parts: &Parts<'_>, rng: &mut Rng) -> Option<Member> {
     let (mut least, mut best, mut ties) = (u64::MAX, None, 0);
     for &rack in parts.active {
@@ -44,6 +45,7 @@ fn shortest(parts: &Parts<'_>, rng: &mut Rng) -> Option<Member> {
             (least, best, ties) = (load, Some(rack), 1);
         } else if load == least {
             ties += 1;
+            // Replaces the choice with probability 1 / ties, so that all ties are equally likely.
             if below(ties, rng.next_u64() as u32) == 0 {
                 best = Some(rack);
             }
@@ -53,6 +55,7 @@ fn shortest(parts: &Parts<'_>, rng: &mut Rng) -> Option<Member> {
 }
 
 impl Policy for JsqSpine {
+    /// Picks the least loaded rack for each task, and adds the task's share to its load.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let parts = view.parts();
         for pick in picks.iter_mut().take(tasks.len()) {

@@ -1,5 +1,9 @@
 //! Proportional power of two with rates learned at run time (Rosella, IV): [`Ppot`] on the rates of a
-//! [`Learner`]. The alias table is rebuilt together with the estimates, between bursts.
+//! [`Learner`]. `Ppot` draws two members in proportion to their rates, from an alias table, and picks the better one.
+//! The table is rebuilt together with the estimates, between bursts. In a policy's name, `ll` is "least loaded": the
+//! better member is the one that completes the task sooner. `learned` and `ewma` name the averages of the rates.
+//!
+//! A *benchmark task* is a copy of a recent task that the caller sends to a member only to measure its speed.
 
 use super::learner::{Learner, Window};
 use super::{AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, ProbeKind, Rng, Task};
@@ -66,7 +70,8 @@ pub const BY_TIME_EWMA: Entry = Entry {
     )
 };
 
-/// Builds the policy from a window and the values of the second and third parameter.
+/// Builds the policy from a window and the values of the second and third parameter: a number of arrivals, and a time
+/// in microseconds.
 fn build(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
     AnyPolicy::from(LearnedRates::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
 }
@@ -77,6 +82,7 @@ pub struct LearnedRates {
     ppot: Ppot,
     /// Boxed because it is large and policies are moved.
     learner: Box<Learner>,
+    /// Caller of the last `on_members`, for each rebuild of the table.
     caller: Caller,
 }
 
@@ -91,6 +97,7 @@ impl LearnedRates {
 }
 
 impl Policy for LearnedRates {
+    /// Picks members as `Ppot` does, and counts each task as an arrival.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         for pick in picks.iter_mut().take(tasks.len()) {
@@ -109,6 +116,7 @@ impl Policy for LearnedRates {
         self.learner.on_sent(member, view);
     }
 
+    /// Detects lost tasks, and measures the member's processing time.
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, rng: &mut Rng) {
         self.ppot.on_reply(report, view, rng);
@@ -126,6 +134,7 @@ impl Policy for LearnedRates {
         self.learner.next_benchmark()
     }
 
+    /// Advances the learner's time. After a new estimate of the rates, rebuilds the table of draws.
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         if self.learner.on_tick(view, rng) {
             self.ppot.on_members(self.caller, view); // draws by the new rates
@@ -155,8 +164,9 @@ mod tests {
         dispatcher
     }
 
-    /// Sends `tasks` tasks, one every `gap_ns`, with an immediate answer if the member answers at all;
-    /// `service_ns` returns the service time that a member reports. Returns the number of tasks of each member.
+    /// Sends `tasks` tasks, one every `gap_ns`, and each requested benchmark task, with immediate answers. `service_ns`
+    /// returns the service time that a member reports, or `None` if it does not answer. Returns the number of tasks of
+    /// each member.
     fn run(
         dispatcher: &mut Dispatcher,
         now_ns: &mut u64,
@@ -194,6 +204,8 @@ mod tests {
             run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), service_times(0));
             let (slow, fast) =
                 (dispatcher.view().rate(Member(0)), dispatcher.view().rate(Member(1)));
+            // 900 us against 100 us is a factor of 9. Answers are immediate and the queues equal, so draws decide: at
+            // least about nine tasks of ten go to the fast member.
             assert!((fast / slow - 9.0).abs() < 0.01, "{policy} {slow} {fast}");
             let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), service_times(0));
             assert!(counts[1] > 4 * counts[0], "{policy} {counts:?}");
@@ -250,7 +262,7 @@ mod tests {
     fn members_without_times_are_equal() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, true), 1_000_000);
-            // Without times, 40,000 tasks are 10,000 for each of the four members.
+            // Without times, 40,000 tasks are 10,000 for each of the four members. Service time 0 means unknown.
             let mute = |_| Some(0);
             let counts = run(&mut dispatcher, &mut now_ns, (40_000, TASK_NS), mute);
             assert!(counts.iter().all(|count| count.abs_diff(10_000) < 600), "{policy} {counts:?}");

@@ -1,6 +1,9 @@
 //! Learned service rates (Rosella, IV-A and IV-C). The learner estimates the arrival rate over the last
-//! tasks, and each member's mean processing time over a window whose length follows the load. Benchmark tasks
-//! keep the windows of rarely used members filled.
+//! tasks, and each member's mean processing time over a window whose length follows the load. *Benchmark tasks*
+//! keep the windows of rarely used members filled: a caller that supports them sends a member a copy of a recent task
+//! only to measure its speed. The policy of [`super::learned`] uses the rates.
+//!
+//! The *load* is the arrival rate divided by the members' total throughput, and the *spare load* is 1 minus it.
 //!
 //! These rules hold in place of the paper's gaps and obvious misprints. The window's `log(1/n)` is
 //! `log(n)`. The load is limited to [`LOAD_MOST`], which bounds the window. The members' guaranteed total
@@ -27,8 +30,9 @@ const LOAD_MOST: f64 = 0.99;
 const EPS_SHARE: f64 = 0.3;
 /// The paper's mu*, and its c0: rate of benchmark tasks, as a fraction of the spare load.
 const SPARE_SHARE: f64 = 0.1;
-/// Mean processing times between two estimates, with a lower limit in time.
+/// Time between two estimates, in mean processing times.
 const PERIOD_TASKS: f64 = 4.0;
+/// Minimum time between two estimates: 1 ms.
 const PERIOD_NS_LEAST: f64 = 1e6;
 /// Maximum number of requested benchmark tasks.
 const BENCHMARKS_MOST: usize = 64;
@@ -51,6 +55,7 @@ pub enum Window {
 /// Measurements of one member.
 #[derive(Clone, Debug)]
 struct History {
+    /// Its last processing times.
     recent: MovingWindow,
     /// Moving average of its processing time, under [`Window::Ewma`].
     ewma_ns: f64,
@@ -58,6 +63,7 @@ struct History {
     touched_ns: u64,
     /// True if its last answer had no processing time.
     no_time: bool,
+    /// True if the policy may choose the member.
     active: bool,
 }
 
@@ -69,7 +75,7 @@ impl History {
     }
 }
 
-/// Parameters that follow from the load.
+/// The paper's parameters, as they follow from the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Plan {
     /// The paper's eps: allowed relative error of a measured rate.
@@ -94,12 +100,17 @@ pub struct Learner {
     cores: f64,
     /// Time of the last tick.
     now_ns: u64,
+    /// Time of the next estimate of all rates.
     next_estimate_ns: u64,
+    /// Time at which the next benchmark task is due.
     next_benchmark_ns: u64,
+    /// Last arrivals; only their number and times matter.
     arrivals: MovingWindow,
     /// Arrivals since the last tick, whose time they get.
     arrived: u64,
+    /// Measurements of each member.
     members: Vec<History>,
+    /// Parameters for the last estimate of the load.
     plan: Plan,
     /// Rate of an average member in tasks per nanosecond; 0 before the first measurement.
     mean_rate: f64,
@@ -151,6 +162,7 @@ impl Learner {
     #[inline]
     pub fn on_sent(&mut self, member: Member, view: &View) {
         self.arrived += 1;
+        // The member's first outstanding task: it owes an answer from now on.
         if view.outstanding(member) == 1 {
             self.members[member.index()].touched_ns = self.now_ns;
         }
@@ -216,9 +228,9 @@ impl Learner {
         Some(if matches!(self.window, Window::Ewma { .. }) { history.ewma_ns } else { mean })
     }
 
-    /// Returns true if a window of L tasks takes the member longer than `timeout_factor` L / mu* ([`Plan`]; the paper's
-    /// factor is 1 + eps). Without benchmark tasks, returns true if it owes an answer for longer than
-    /// `timeout_factor` / mu*.
+    /// Returns true if the member is slower than mu*. With benchmark tasks: a window of L tasks takes it longer than
+    /// `timeout_factor` L / mu* ([`Plan`]; the paper's factor is 1 + eps). Without them: it owes an answer for longer
+    /// than `timeout_factor` / mu*.
     fn is_too_slow(&self, member: Member, view: &View) -> bool {
         if self.mean_rate == 0.0 {
             return false;
@@ -236,8 +248,10 @@ impl Learner {
         !history.no_time && elapsed > task_ns * history.recent.count().max(window) as f64
     }
 
-    /// Recomputes all estimates. Returns false before the first measurement.
+    /// Recomputes the mean rate, the load and the plan, and writes each member's rate into the view. Returns false
+    /// without any change before the first measurement.
     fn estimate(&mut self, view: &mut View) -> bool {
+        // Sum of the measured members' rates, and their number.
         let (mut sum, mut measured) = (0.0, 0.0);
         for &member in view.active() {
             if let Some(mean_ns) = self.mean_ns(member).filter(|_| !self.is_too_slow(member, view))
@@ -253,6 +267,7 @@ impl Learner {
             return false;
         }
         let members = view.active().len();
+        // Total throughput of the members, in tasks per nanosecond.
         let guaranteed = match self.guaranteed_ns > 0.0 {
             true => members as f64 / self.guaranteed_ns,
             false => members as f64 * self.mean_rate,
@@ -287,9 +302,11 @@ impl Learner {
         }
     }
 
-    /// Sets this core's rate of benchmark tasks, for a spare rate of all members.
+    /// Sets this core's rate of benchmark tasks to a share of `spare_rate`, the members' total throughput that tasks
+    /// do not use, in tasks per nanosecond.
     fn plan_benchmarks(&mut self, spare_rate: f64) {
         if self.benchmark_rate == 0.0 {
+            // First call: benchmark tasks begin now.
             self.next_benchmark_ns = self.now_ns;
         }
         self.benchmark_rate = SPARE_SHARE * spare_rate / self.cores;
@@ -339,8 +356,8 @@ impl Plan {
         let eps = EPS_SHARE * spare;
         let (tasks, timeout_factor) = match window {
             Window::Printed { c1 } => (c1 * (members.max(2) as f64).ln() / (eps * eps), 1.0 + eps),
-            // Number of tasks whose plain mean has the same variance. It does not grow as eps falls. So the time of
-            // a window varies by more than eps, and the factor is fixed.
+            // Number of tasks whose plain mean has the same variance: (2 - weight) / weight. It does not grow as eps
+            // falls. So the time of a window varies by more than eps, and the factor is fixed.
             Window::Ewma { weight } => (2.0 / weight - 1.0, 2.0),
         };
         Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * spare, timeout_factor }

@@ -3,7 +3,8 @@
 //!
 //! The variants update views in different ways: the dispatcher samples (`lsq-sample`), members report
 //! ([`super::member::Notify`]: `lsq-update`, `lsq-smart`), or both (`lsq-hybrid`, Example 3). The `hlsq`
-//! forms rank by (queue + 1) / speed; they are ours.
+//! forms (for heterogeneous members) rank by (queue + 1) / speed; they are not in the paper. To *sample* a member is
+//! to probe its queue and to correct the local view.
 //!
 //! On a leaf every reply carries the queue and updates the core that receives it. With
 //! [`super::Reports::Messages`] members report in messages, like in the paper.
@@ -204,6 +205,7 @@ impl Samples {
 /// Picks the shortest queue of the local view.
 #[derive(Clone, Debug)]
 pub struct Lsq {
+    /// The local view: the members in the order of their queues.
     queues: Ranking,
     samples: Samples,
 }
@@ -219,7 +221,8 @@ impl Lsq {
     }
 }
 
-/// Samples members if due. Returns the front (the members with the shortest queue) and a random one of it.
+/// Samples members if due. Returns the front (the members with the shortest queue in the local view) and a random one
+/// of it; `None` without members.
 #[inline(always)]
 fn first<R: Rank>(
     queues: &mut R,
@@ -313,6 +316,8 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], states: MemberStates<'_
 }
 
 impl Policy for Lsq {
+    /// Takes this core's idle members first, if each belongs to one core. Then picks the shortest queue of the local
+    /// view.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
@@ -352,6 +357,7 @@ impl Policy for Lsq {
         self.queues.add(member);
     }
 
+    /// Corrects the local view by a report.
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
@@ -359,6 +365,7 @@ impl Policy for Lsq {
         self.queues.set(report.member, rank_of(queue, view));
     }
 
+    /// Corrects the local view by another core's update.
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         let queue = match self.samples.count {
             // Whole tasks: the member's last report to any core, plus the tasks sent since.
@@ -390,6 +397,7 @@ impl Policy for Lsq {
         }
     }
 
+    /// Ranks the active members anew. The local view keeps their queues.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.queues.rank(view); // keeps the local view's queues
         if view.shares_idle() {

@@ -8,9 +8,10 @@
 
 /// Fraction of the members' idle time that a sufficient bound must leave.
 const IDLE_SHARE_LEAST: f64 = 0.6;
-/// Mean number of replies of a member in a window. The first windows are shorter; each has twice the length
-/// of the last.
+/// Mean number of replies of a member in a window.
 const WINDOW_REPLIES: u64 = 64;
+/// Mean number of replies of a member in the first window. Each further window has twice the length of the last one, up
+/// to [`WINDOW_REPLIES`].
 const FIRST_WINDOW_REPLIES: u64 = 4;
 /// Maximum bound. Beyond this, members hold as many tasks as under other policies.
 const MOST: usize = 64;
@@ -18,9 +19,10 @@ const MOST: usize = 64;
 const WINDOWS_UNUSED: u32 = 2;
 /// Maximum of the window counter.
 const WINDOWS_MOST: u32 = 32;
-/// Fraction of the utilisation possible under a bound. Members that exceed it in `FULL_WINDOWS` consecutive
-/// windows have more work to do.
+/// Fraction of the utilisation possible under a bound. Members that exceed it in [`FULL_WINDOWS`] consecutive
+/// windows have more work to do than the bound lets them.
 const FULL: f64 = 0.98;
+/// Number of such windows.
 const FULL_WINDOWS: u32 = 3;
 /// Maximum of a round trip, as a multiple of the mean. A host that stalled for a millisecond says nothing
 /// about a hand-over of two microseconds. A round trip that has really grown is still followed.
@@ -37,9 +39,11 @@ pub(super) const SILENCE_MOST_NS: u64 = 1_000_000_000;
 pub(super) struct ReplyNotes {
     /// Moving mean of service times; 0 before the first.
     service_ns: f64,
-    /// Longest service time in this window. The next two fields also count within the window.
+    /// Longest service time in this window.
     longest_ns: u32,
+    /// Sum of the service times in this window.
     work_ns: u64,
+    /// Number of replies in this window.
     replies: u64,
     /// Moving mean of round trips besides the service; 0 before the first.
     round_trip_ns: f64,
@@ -82,11 +86,13 @@ impl ReplyNotes {
 /// Means and extremes over all members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemberStatistics {
+    /// Values of this window. A policy works on a copy during a run of replies.
     pub(super) notes: ReplyNotes,
     /// Longest service time of some dozens of windows before this one.
     longest_ns: f64,
     /// Mean fraction of time that members work.
     utilisation: f64,
+    /// Start of this window.
     window_start_ns: u64,
     /// Number of finished windows, at most [`WINDOWS_MOST`].
     windows: u32,
@@ -120,6 +126,7 @@ impl MemberStatistics {
     /// Ends a window of replies of `members` members under a bound. This core gets its share of the replies.
     pub(super) fn end_window(&mut self, now_ns: u64, members: usize, cores: usize, bound: usize) {
         let elapsed = now_ns.saturating_sub(self.window_start_ns) as f64;
+        // Work in nanoseconds that busy members would have reported to this core.
         let capacity = elapsed * members as f64 / cores as f64;
         let utilisation = (self.notes.work_ns as f64 / capacity).min(1.0);
         self.note_utilisation(utilisation, bound);
@@ -140,9 +147,10 @@ impl MemberStatistics {
         if self.windows < WINDOWS_UNUSED {
             return;
         }
+        // The plain mean of the first 16 windows, then a moving one.
         let weight = f64::from(1 + self.windows - WINDOWS_UNUSED).recip().max(1.0 / 16.0);
         self.utilisation += (utilisation - self.utilisation) * weight;
-        let most = 1.0 - self.idle_share(bound);
+        let most = 1.0 - self.idle_share(bound); // utilisation that the bound allows
         self.full = if utilisation > FULL * most { self.full + 1 } else { 0 };
         if self.full >= FULL_WINDOWS {
             // Only a greater bound can show the amount of further work. Assumes meanwhile a quarter of the idle
@@ -155,7 +163,7 @@ impl MemberStatistics {
     /// Returns the fraction of time that a member idles under a bound although tasks wait: Erlang's B, see
     /// [`Self::bound`], by its recursion over the number of places.
     fn idle_share(&self, bound: usize) -> f64 {
-        let trips = self.notes.round_trip_ns / self.notes.service_ns;
+        let trips = self.notes.round_trip_ns / self.notes.service_ns; // R/S
         (1..=bound).fold(1.0, |idle, places| trips * idle / (places as f64 + trips * idle))
     }
 
@@ -193,7 +201,7 @@ fn update_mean(mean: &mut f64, value: f64, weight: f64) {
 mod tests {
     use super::*;
 
-    /// Statistics with these means.
+    /// Creates statistics with these means.
     fn measured(round_trip_ns: f64, service_ns: f64, utilisation: f64) -> MemberStatistics {
         let notes = ReplyNotes { round_trip_ns, service_ns, ..ReplyNotes::default() };
         MemberStatistics { notes, utilisation, ..MemberStatistics::default() }

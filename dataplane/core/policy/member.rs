@@ -1,11 +1,13 @@
-//! Member's side of pull policies: when a member reports its queue, and to which dispatcher.
+//! Member's side of pull policies: when a member reports its queue, and to which dispatcher. A *member* is a worker of
+//! a pool; a *dispatcher* sends it tasks. Under a *pull policy* members decide when they report, and each dispatcher
+//! chooses from its own list or estimates.
 //!
-//! The simulator's models `ct` and `slots` run this for each server. An agent runs it for each worker of a
-//! pool with reports in messages ([`super::Reports::Messages`]); its dispatchers are the pool's leaves.
+//! The simulator's models `ct` and `slots` run this code for each server. An agent runs it for each worker of a
+//! pool with reports in messages ([`super::Reports::Messages`]). The worker's dispatchers are then the pool's leaves.
 //! Otherwise, behind a leaf and in the models `rack` and `fabric`, every reply reports the queue to the core
-//! that it reaches, and the cores exchange the queues that they know. Then there is no choice: `eps` has no
-//! effect, and `lsq-smart` equals `lsq-update`. An agent cannot address a leaf's core by UDP source port,
-//! because it does not know the leaf's RSS.
+//! that it reaches. The cores exchange the queues that they know. Then the member has no choice: the parameter
+//! `eps` (probability of a report) has no effect, and `lsq-smart` equals `lsq-update`. An agent cannot address a
+//! leaf's core by UDP source port, because it does not know the leaf's RSS.
 
 use rand::Rng as _;
 
@@ -32,7 +34,7 @@ pub enum Notify {
     Below(u32),
 }
 
-/// A member's knowledge of the dispatchers.
+/// State by which a member decides on its reports.
 #[derive(Clone, Debug)]
 pub struct MemberSide {
     notify: Notify,
@@ -51,7 +53,7 @@ impl MemberSide {
         Self { notify, estimates: vec![0; dispatchers].into(), list_owner }
     }
 
-    /// Resets the state for another member in its place: on no list, idle in all estimates.
+    /// Resets the state for a new member that takes over this one's number: on no list, idle in all estimates.
     pub fn replace(&mut self, notify: Notify) {
         self.estimates.fill(0);
         (self.notify, self.list_owner) = (notify, None);
@@ -96,7 +98,8 @@ impl MemberSide {
     #[inline]
     pub fn on_done(&mut self, queue: u32, rng: &mut Rng) -> Option<usize> {
         let dispatchers = self.estimates.len();
-        // One random number: its upper half decides whether to report, its lower half to which dispatcher.
+        // One random number: its upper half decides whether to report, its lower half to which dispatcher. The upper
+        // half is uniform below 2^32, so it is below `chance` * 2^32 with probability `chance`.
         let mut draw_receiver = |chance: f64| {
             let bits = rng.next_u64();
             let reports = f64::from((bits >> 32) as u32) < chance * 32.0_f64.exp2();
@@ -114,6 +117,7 @@ impl MemberSide {
                 receiver
             }
             Notify::Smart(chance) => {
+                // An idle member's queue is 0, so any error suffices and it always reports.
                 let (worst, error) = self.worst(queue, rng);
                 let chance = if error >= queue { 1.0 } else { chance };
                 let reports = f64::from((rng.next_u64() >> 32) as u32) < chance * 32.0_f64.exp2();
@@ -126,7 +130,7 @@ impl MemberSide {
         receiver
     }
 
-    /// Returns the dispatcher with the worst estimate (a random one of ties) and its error.
+    /// Returns the dispatcher whose estimate differs most from `queue` (a random one of ties), and this difference.
     fn worst(&self, queue: u32, rng: &mut Rng) -> (usize, u32) {
         // The result if no estimate is wrong.
         let start = below(self.estimates.len(), rng.next_u64() as u32);
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
 
-    /// Member 1 of four dispatchers.
+    /// Creates member 1 of a pool with four dispatchers, and a random source.
     fn member(notify: Notify) -> (MemberSide, Rng) {
         (MemberSide::new(notify, 1, 4), Rng::seed_from_u64(1))
     }
@@ -173,7 +177,8 @@ mod tests {
         member.on_tasks(1, 2);
         // Ten left: dispatchers that sent nothing are off by ten; either may receive the report.
         assert!(matches!(member.on_done(10, &mut rng), Some(0 | 2)));
-        // Two left: dispatcher 3 estimates nine, and one of the remaining ones ten.
+        // Two left: the dispatcher that received the report of ten is off most, then dispatcher 3, which estimates
+        // nine.
         let receiver = member.on_done(2, &mut rng);
         assert!(matches!(receiver, Some(0 | 2)));
         assert_eq!(member.on_done(2, &mut rng), Some(3));
@@ -186,10 +191,10 @@ mod tests {
     #[test]
     fn member_stays_on_one_list_until_used() {
         let (mut member, mut rng) = member(Notify::Below(3));
-        member.on_tasks(3, 1); // from a dispatcher on whose list it is not
+        member.on_tasks(3, 1); // a new member 1 is on the list of dispatcher 1, not 3
         assert_eq!(member.on_done(0, &mut rng), None);
-        member.on_tasks(1, 4);
-        assert_eq!(member.on_done(3, &mut rng), None);
+        member.on_tasks(1, 4); // takes it off the list
+        assert_eq!(member.on_done(3, &mut rng), None); // three tasks are not below the threshold
         let receiver = member.on_done(2, &mut rng).unwrap();
         assert_eq!(member.on_done(1, &mut rng), None);
         member.on_tasks(receiver, 1);
@@ -215,6 +220,7 @@ mod tests {
     #[test]
     fn chances_are_kept() {
         let (mut member, mut rng) = member(Notify::Update(0.2));
+        // A fifth of 10,000 calls, with a standard deviation of 40.
         let reports = (0..10_000).filter(|_| member.on_done(5, &mut rng).is_some()).count();
         assert!(reports.abs_diff(2000) < 250, "{reports}");
     }

@@ -1,5 +1,9 @@
 //! Scheduling policies: pure functions from a pool's state to a member.
 //!
+//! A *pool* is a set of workers that serve one kind of task. A *member* is one of these workers; for a spine, which
+//! schedules over racks, a member is the leaf of a rack. A member's *load report* is the number of tasks at it. A
+//! *tick* is a core's periodic work, every 100 us.
+//!
 //! A policy sees a task's class and size, one core's [`View`] of the pool, and a random source. It never sees
 //! bytes, ports or clocks, so the simulator and the dataplane run the same code through [`Dispatcher`].
 //! [`CATALOGUE`] lists names and parameters. Each policy's file cites its paper and states its deviations.
@@ -102,12 +106,12 @@ impl Default for Task {
 pub struct Pick {
     /// The chosen member.
     pub member: Member,
-    /// True if the member counted as idle. The task's header tells it the member in `qlen` (Horus's
+    /// True if the member counted as idle. The header field `qlen` of the task carries this flag to the member (Horus's
     /// idleSelected).
     pub idle: bool,
 }
 
-/// Members that a decision probes for their queues.
+/// Members that a decision probes (asks for their queue lengths) before it chooses.
 pub type ProbedMembers = ArrayVec<Member, { shortest::SAMPLES_MAX }>;
 
 /// Output for a run of tasks: at each task's position its pick, or `None`.
@@ -126,7 +130,8 @@ impl Core {
     /// The only core of a node.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
-    /// Returns true if this core does the shared work for `member`. Exactly one core does it for each member.
+    /// Returns true if this core does the work for `member` that only one core of the node may do, for instance
+    /// corrections of state in shared memory. The cores divide the members among them by number.
     #[must_use]
     pub fn looks_after(self, member: Member) -> bool {
         member.index() % self.count == self.index
@@ -174,6 +179,8 @@ impl Caller {
 /// [`View::now_ns`] is valid in every hook. Its resolution is one burst for pools that queue tasks, one tick
 /// of the node otherwise. The caller counts a task as answered ([`View::answered`]) before the `on_reply` of its reply.
 /// A report without a reply, for instance in a keep-alive, also leads to an `on_reply`.
+///
+/// `enum_dispatch` implements this trait for [`AnyPolicy`], by a `match` over its variants.
 #[enum_dispatch]
 pub trait Policy {
     /// Picks an active member for each task of a run, and counts each task as sent ([`View::sent`]) before
@@ -186,15 +193,15 @@ pub trait Policy {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng);
 
     /// Returns the members that the next decision on one task probes, in order. Leaves `rng` in the
-    /// state after that decision. For policies that probe some members ([`ProbeKind::Some`]), with probes that
-    /// take time.
+    /// state after that decision. The caller needs it where a probe is a message: it sends the probes and makes the
+    /// decision after their answers. Empty for policies other than [`ProbeKind::Some`].
     fn ask(&self, _view: &View, _rng: &mut Rng) -> ProbedMembers {
         ProbedMembers::new()
     }
 
     /// Returns the members between which the next decision on one task chooses. `rng` must have the state
     /// before that decision. For a policy that prefers idle members, the result holds for the current idle
-    /// list. For explanations, not for each task.
+    /// list. Only `wedjat explain` uses it; it is too slow for each task.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         let probed = self.ask(view, rng);
         if probed.is_empty() {
@@ -204,7 +211,8 @@ pub trait Policy {
         }
     }
 
-    /// Handles a task sent to `member` and counted without a pick, because it follows another one.
+    /// Handles a task that the caller sent to `member` and counted, without a pick. Such a task must go to the same
+    /// member as an earlier one.
     fn on_follow(&mut self, _member: Member, _view: &mut View) {}
 
     /// Handles a member's load report.
@@ -224,7 +232,8 @@ pub trait Policy {
         surplus
     }
 
-    /// Handles an update from another core of the node, which may change the view of `member`.
+    /// Handles a change in the view of `member` by an update from another core of the node. Policies with an order of
+    /// the members correct the member's position.
     fn on_remote_update(&mut self, _member: Member, _view: &mut View) {}
 
     /// Handles a change of the tasks outstanding at `member` without a task or a reply: lost tasks were written
@@ -247,7 +256,7 @@ pub trait Policy {
 }
 
 /// Implements [`Policy::pick_run`] for a policy that decides task by task: `choose` picks a member for each,
-/// and the loop counts it as sent.
+/// and the loop counts the task as sent to it.
 #[inline(always)]
 pub fn one_by_one(
     tasks: &[Task],
@@ -266,7 +275,8 @@ pub fn one_by_one(
     *rng = local;
 }
 
-/// All policies. A pool's policy is chosen at its start, and its type is known within a burst.
+/// One of the policies. A `match` once per burst selects the variant, so that the loop over the tasks makes no
+/// indirect calls.
 #[enum_dispatch(Policy)]
 #[repr(u8)] // a separate tag byte: a tag inside a policy's unused bits takes longer to read
 #[derive(Clone, Debug)]
@@ -349,7 +359,8 @@ pub const CATALOGUE: &[Entry] = &[
     waterfill::EQUAL,
 ];
 
-/// Pairs of leaf and spine policies with their own names: name, leaf policy, spine policy, summary, source.
+/// Pairs of a leaf policy and a spine policy that a paper evaluates under one name. Each entry has the name, the leaf
+/// policy, the spine policy, a summary, and the source.
 pub const PAIRS: &[(&str, &str, &str, &str, &str)] = &[
     (
         "rs-lb",

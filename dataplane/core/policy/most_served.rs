@@ -1,7 +1,8 @@
 //! Join the shortest queue, with ties by the most served quanta (JSQ-MSQ; TQ, SOSP 2023).
 //!
-//! For members whose tasks share a core in round robin. Of members with equally many tasks, the one whose current
-//! tasks have received the most quanta is likely to finish one first. Further ties are broken uniformly.
+//! For members whose tasks share a core in round robin, each for a *quantum* (time slice) in turn. Of members with
+//! equally many tasks, the one whose current tasks have received the most quanta is likely to finish one first. Further
+//! ties are broken uniformly.
 //!
 //! An agent learns the quanta from its workers ([`View::set_quanta`]). A leaf does not know them. Without quanta all
 //! decisions are those of `jsq`.
@@ -46,7 +47,7 @@ impl Default for MostServed {
     }
 }
 
-/// Picks the best member by true queues, without the ranks.
+/// Picks the best member by true queues, which only a simulator knows. Looks at each member, without the ranks.
 fn scan(view: &View, rng: &mut Rng) -> Option<Pick> {
     // Quanta are below 2^32, so one more task outweighs all of them.
     let key = |member: Member| {
@@ -56,6 +57,7 @@ fn scan(view: &View, rng: &mut Rng) -> Option<Pick> {
 }
 
 impl Policy for MostServed {
+    /// Takes this core's idle members first, then for each task the most served of the shortest queues.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         if view.sees_queues() {
             return one_by_one(tasks, picks, view, rng, |_, view, rng| scan(view, rng));
@@ -73,6 +75,8 @@ impl Policy for MostServed {
         });
         *rng = local;
     }
+
+    // All further hooks keep the order of the queues, as for `jsq`.
 
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         self.shortest.candidates(view, rng)
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
     use crate::policy::{Core, Dispatcher};
 
-    /// Creates a dispatcher of this policy.
+    /// Creates a dispatcher of the named policy on the only core, with idle members.
     fn dispatcher(policy: &str, members: usize) -> Dispatcher {
         let view = View::heap(members, 1).remove(0);
         Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)

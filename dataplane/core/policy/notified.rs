@@ -1,4 +1,6 @@
-//! Policies that prefer members which reported little work: JIQ, JBT and similar ones.
+//! Policies that prefer members which reported little work: JIQ (join the idle queue), JBT (join below threshold) and
+//! similar ones. Each dispatcher core has a list of such members, in order of their reports. It takes the first one for
+//! a task, and falls back to another choice if the list is empty.
 
 use super::beliefs::next_shared_idle;
 use super::forgotten::LastSeen;
@@ -97,9 +99,11 @@ fn build(below: f64, otherwise: Fallback) -> AnyPolicy {
 pub struct ThresholdList {
     /// Members with fewer tasks than this are on the list.
     below: u32,
+    /// Choice if the list is empty.
     otherwise: Fallback,
-    /// Interval of learning the threshold, from this many probes; 0: never.
+    /// Interval of learning the threshold; 0: never.
     period_ns: u64,
+    /// Number of members to probe for it.
     probes: usize,
     /// Time of the next learning.
     next_ns: u64,
@@ -111,8 +115,9 @@ pub struct ThresholdList {
     spare: Line,
     /// Members by service rate, for [`Fallback::Weighted`].
     alias: Alias,
-    /// Search for members that no list contains by mistake.
+    /// Search for members that no list contains by mistake, for [`Fallback::Last`].
     forgotten: LastSeen,
+    /// Properties of the caller, from the last `on_members`.
     caller: Caller,
 }
 
@@ -169,7 +174,7 @@ impl ThresholdList {
         member.map(|member| Pick { member, idle: false })
     }
 
-    /// Processes a member's report.
+    /// Processes a member's report: puts it on the list, or takes it off.
     #[inline(always)]
     fn receive_report(&mut self, report: &Report, parts: &mut Parts<'_>) {
         let (member, state) = (report.member, parts.states.of(report.member));
@@ -184,6 +189,7 @@ impl ThresholdList {
         }
         let was_listed = parts.idle.contains(member);
         parts.idle.note(member, is_below);
+        // `line` has the order of the list. Cores that share idle members use no order.
         match parts.idle.contains(member) && !parts.shares_idle() {
             true => self.line.join(member),
             false => self.line.leave(member),
@@ -210,6 +216,7 @@ impl ThresholdList {
 }
 
 impl Policy for ThresholdList {
+    /// Takes shared idle members first, then members of the list, then those of the fallback.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         // First the idle members that belong to this core, or that any core may take.
@@ -223,8 +230,8 @@ impl Policy for ThresholdList {
         *rng = local;
     }
 
-    /// Returns the member that the next pick takes, for `wedjat explain`. An idle member that another core released has
-    /// no name yet.
+    /// Returns the member that the next pick takes, for `wedjat explain`. For an idle member that another core
+    /// released, the result names no member: any core may take it first.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         if let Some(shared) = next_shared_idle(view) {
             return shared;
@@ -249,6 +256,7 @@ impl Policy for ThresholdList {
         self.receive_report(report, &mut parts);
     }
 
+    /// Counts answers, and processes their reports.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
         for report in reports {
@@ -258,6 +266,7 @@ impl Policy for ThresholdList {
         parts.surplus
     }
 
+    /// Updates the list and the table of draws for the active members.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         share_idle(caller, view); // extends the view's idle list, which `line` then follows
         self.caller = caller;
@@ -271,6 +280,7 @@ impl Policy for ThresholdList {
         }
     }
 
+    /// Searches for forgotten members under [`Fallback::Last`], and learns the threshold if that is due.
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         let now_ns = view.now_ns();
         // If other dispatchers send to the members too, their reports and outstanding tasks here prove nothing.

@@ -1,5 +1,5 @@
-//! Proportional power of two (Rosella, IV): two draws in proportion to the members' service rates, which may
-//! coincide, and the shorter queue of both, or the earlier completion (`ppot-ll`).
+//! Proportional power of two (Rosella, IV): two draws in proportion to the members' service rates, and the shorter
+//! queue of both, or the earlier completion (`ppot-ll`, "least loaded"). Both draws may give the same member.
 
 use super::sample::select;
 use super::structure::{Alias, Losses};
@@ -91,7 +91,7 @@ fn pick_run(
     let mut local = rng.clone(); // stays in registers
     for pair in &mut *pairs {
         let drawn = alias.sample(&mut local).zip(alias.sample(&mut local));
-        *pair = drawn.unwrap_or(*pair);
+        *pair = drawn.unwrap_or(*pair); // `None` only without members, which returned above
     }
     *rng = local;
     for (pick, &mut pair) in picks.iter_mut().zip(&mut *pairs) {
@@ -104,6 +104,7 @@ fn pick_run(
 }
 
 impl Policy for Ppot {
+    /// Picks the better of two draws for each task, a burst at a time.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let mut parts = view.parts();
@@ -129,6 +130,7 @@ impl Policy for Ppot {
         self.losses.answer_run(reports, view) // counts the answers, and writes off lost tasks
     }
 
+    /// Rebuilds the table of draws for the active members and their rates.
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
         self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));

@@ -1,5 +1,5 @@
-//! Dispatcher with a queue of waiting tasks, for callers without incomplete tasks: each task has all its packets,
-//! so there is none whose place another task may take (`|| None`).
+//! Dispatcher with a queue of waiting tasks, for callers whose tasks are complete. A leaf may have tasks of which some
+//! packets are missing, and may give up such a task to free its place; here there is none to give up (`|| None`).
 //!
 //! Agents and the simulator use it. In a leaf the stages only count waiting tasks, and the node stores them: stages
 //! decide on a burst whose packets stay in place. The rules for both are those of [`Dispatcher`].
@@ -16,8 +16,11 @@ use crate::reason::DropReason;
 /// member may have a free place, the first waiting task is offered again, and then its successors.
 #[derive(Debug)]
 pub struct QueueingDispatcher<T> {
+    /// The policy, and the count of waiting tasks.
     dispatcher: Dispatcher,
+    /// Memory for waiting tasks.
     tasks: Slab<T>,
+    /// Their order.
     order: Fifo,
 }
 
@@ -107,7 +110,8 @@ impl<T> QueueingDispatcher<T> {
         self.tasks.iter(self.order)
     }
 
-    /// Swaps the memory for waiting tasks for `tasks`, and moves the tasks over.
+    /// Swaps the memory for waiting tasks for `tasks`, and moves the tasks over. The caller allocates it outside the
+    /// polling core, for a larger bound, and frees the old memory there.
     ///
     /// # Panics
     /// If `tasks` has too little room and does not grow.
@@ -122,6 +126,7 @@ impl<T> QueueingDispatcher<T> {
 }
 
 impl<T> AsMut<Dispatcher> for QueueingDispatcher<T> {
+    /// Returns the dispatcher, for [`super::exchange`] over a slice of queues.
     fn as_mut(&mut self) -> &mut Dispatcher {
         &mut self.dispatcher
     }
@@ -159,7 +164,7 @@ mod tests {
         Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
     }
 
-    /// Two members with two places each.
+    /// Creates a queue for at most `bound` tasks, with two members that hold two tasks each.
     fn queueing(bound: usize) -> QueueingDispatcher<usize> {
         QueueingDispatcher::new(dispatcher("jbsq(k=2)", 2).with_queue(bound, Overflow::Drop))
     }
@@ -186,8 +191,11 @@ mod tests {
     /// A step on the queue.
     #[derive(Clone, Copy, Debug)]
     enum Step {
+        /// Offers a new task.
         Offer,
+        /// Appends a new task without a decision.
         Push,
+        /// Decides on the first waiting task.
         Next,
         /// Answers a task of this member.
         Answer(u16),

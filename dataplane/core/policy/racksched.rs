@@ -25,11 +25,12 @@ pub const ENTRY: Entry = Entry {
 pub struct RackSched;
 
 impl Policy for RackSched {
+    /// Picks the better of two random members by reported load for each task.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             let (a, b) = sample_two(view.active(), rng)?;
             let member = select(view.load(b) < view.load(a), a, b);
-            view.picks.po2 += 1;
+            view.picks.po2 += 1; // statistics: decisions by power of two choices
             Some(Pick { member, idle: false })
         });
     }

@@ -1,4 +1,4 @@
-//! Uniform choice and choice by service rate, as baselines.
+//! Policies `random` and `weighted-random`: uniform choice and choice by service rate, as baselines. Both ignore loads.
 
 use super::sample::sample_one;
 use super::structure::Alias;
@@ -52,6 +52,7 @@ impl Policy for Random {
 /// Picks any active member in proportion to its service rate.
 #[derive(Clone, Debug, Default)]
 pub struct WeightedRandom {
+    /// Table for draws by weight; the weights are the configured rates.
     alias: Alias,
 }
 

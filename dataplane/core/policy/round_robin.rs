@@ -1,4 +1,4 @@
-//! Members in turn.
+//! Policy `round-robin`: members in turn, as a baseline for comparisons.
 
 use super::{
     AnyPolicy, Caller, Candidates, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng,
@@ -23,6 +23,7 @@ pub struct RoundRobin {
 }
 
 impl Policy for RoundRobin {
+    /// Picks the next member for each task, and starts again after the last one.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, _| {
             let active = view.active();

@@ -18,7 +18,8 @@ pub(super) fn sample_one(active: &[Member], rng: &mut Rng) -> Option<Member> {
     active.get(below(active.len(), rng.next_u64() as u32)).copied()
 }
 
-/// Returns two distinct members in random order; a single member twice; `None` without members.
+/// Returns two distinct members in random order, as "power of two choices" needs them. A single member is returned
+/// twice; `None` without members.
 #[inline(always)]
 pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Member)> {
     let n = active.len();
@@ -27,14 +28,16 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
     }
     let bits = rng.next_u64();
     let first = below(n, bits as u32);
+    // Draws from the remaining n - 1 indices: those from `first` on are one higher.
     let second = below(n - 1, (bits >> 32) as u32);
     let second = second + usize::from(second >= first);
     Some((active[first], active[second]))
 }
 
-/// Puts idle members that are on no core's list on this core's list: its share of them, after a start or a
-/// policy change, and all members that may be chosen again. Each idle member has one owner core, as in JIQ. Adds
-/// none if members send their reports in messages: their first report puts them on a list.
+/// Puts idle members that are on no core's list on this core's list. At a start or after a policy change these are the
+/// members that fall to this core by their number. Members that returned to the pool ([`View::take_returned`]) join
+/// the list of the first core that calls this. Each idle member has one owner core, as in JIQ. Adds none if members
+/// send their reports in messages: their first report puts them on a list.
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
     if let Some(pool_exchange) = view.pool_exchange() {
@@ -54,8 +57,8 @@ pub(super) fn share_idle(caller: Caller, view: &mut View) {
     }
 }
 
-/// Takes idle members that this core owns or any core may take, for the first of these tasks. Returns their
-/// number.
+/// Fills the first of `picks` with idle members, and counts a task as sent to each. These are members on this core's
+/// list, and members released to all cores. Returns their number. The caller decides on the remaining tasks.
 #[cold]
 pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     let mut parts = view.parts();
@@ -81,10 +84,11 @@ pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
     std::hint::select_unpredictable(second, b, a)
 }
 
-/// Returns whether the second of two members is better by load plus drift, and whether a switch would have
-/// recirculated the packet. A switch recirculates if the drift of the member with the smaller *load* exceeds the
-/// difference of the loads (Horus 3.3): that member may be the worse one. A switch then folds drift into load,
-/// which makes the next recirculation rarer. This function folds nothing, so the count is an upper bound.
+/// Returns two flags: the second of two members is better by load plus drift (tasks sent since the load report), and a
+/// switch would have recirculated the packet. Horus runs on a programmable switch, whose pipeline reads only the loads
+/// in one pass. The switch recirculates if the drift of the member with the smaller *load* exceeds the difference of
+/// the loads (Horus 3.3): that member may be the worse one. It then folds drift into load, which makes the next
+/// recirculation rarer. This function folds nothing, so the count is an upper bound.
 #[inline(always)]
 pub(super) fn compare(a: LoadEstimate, b: LoadEstimate) -> (bool, bool) {
     let (load_a, load_b) = (a.load().0, b.load().0);

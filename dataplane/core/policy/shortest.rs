@@ -6,6 +6,9 @@
 //!
 //! In a simulator the policy reads true queues. A leaf counts its outstanding tasks at each member exactly; a switch
 //! cannot.
+//!
+//! [`Rank`] keeps the members in order of their queues. A run of picks *opens* the *front* (the members with the
+//! shortest queue), *finds* and *takes* a member for each task, and *closes* it.
 
 use rand::Rng as _;
 
@@ -164,7 +167,7 @@ fn reply_any(
     }
 }
 
-/// Returns the member with the least key, uniformly among ties; `None` without members.
+/// Returns the member with the least key, uniformly among ties; `None` without members. Looks at each member.
 pub(super) fn least(
     members: &[Member],
     key: impl Fn(Member) -> f64,
@@ -178,6 +181,7 @@ pub(super) fn least(
             Some((least, _)) if member_key > least => {}
             Some((least, _)) if member_key == least => {
                 ties += 1;
+                // Replaces the choice with probability 1 / ties, so that all ties are equally likely.
                 if below(ties, rng.next_u64() as u32) == 0 {
                     best = Some((member_key, member));
                 }
@@ -192,6 +196,8 @@ pub(super) fn least(
 }
 
 impl Policy for Shortest {
+    /// Scans all members if the view has true queues. Otherwise takes this core's idle members, then the first ones of
+    /// the order.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         if view.sees_queues() {
             return one_by_one(tasks, picks, view, rng, |_, view, rng| self.scan(view, rng));
@@ -214,6 +220,7 @@ impl Policy for Shortest {
         next_shared_idle(view).unwrap_or_else(Candidates::all)
     }
 
+    /// Counts answers, writes off lost tasks, and moves the members to the positions of their remaining tasks.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let losses = &mut self.losses;
         match &mut self.ranks {
@@ -239,6 +246,7 @@ impl Policy for Shortest {
         self.on_remote_update(report.member, view);
     }
 
+    /// Moves the member to the position of its current queue.
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         let queue = view.outstanding(member);
         self.ranks.set(member, rank_of(queue, view));
@@ -248,6 +256,7 @@ impl Policy for Shortest {
         self.on_remote_update(member, view);
     }
 
+    /// Ranks the active members anew, with their current queues.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
         self.ranks.rank(view);
@@ -284,7 +293,7 @@ pub(super) fn sample_distinct(
         && let Some((first, second)) = sample_two(active, rng)
     {
         for member in [first, second] {
-            each(member); // one place to inline it
+            each(member); // a loop, so that `each` is inlined once
         }
         return 2;
     }
@@ -307,7 +316,7 @@ fn sample_several(
     members: &mut [Member; SAMPLES_MAX],
 ) -> usize {
     let count = count.min(active.len()).min(SAMPLES_MAX);
-    let mut chosen = [0; SAMPLES_MAX];
+    let mut chosen = [0; SAMPLES_MAX]; // indices drawn so far, in ascending order
     for (number, member) in members[..count].iter_mut().enumerate() {
         // Draws an index among the places not chosen yet, and skips the chosen places, which are sorted.
         let mut place = below(active.len() - number, rng.next_u64() as u32);
@@ -342,6 +351,7 @@ impl ShortestOf {
 }
 
 impl Policy for ShortestOf {
+    /// Picks the shortest of a few random queues for each task.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             let mut best: Option<(u32, Member)> = None;

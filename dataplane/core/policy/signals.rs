@@ -1,4 +1,6 @@
-//! Signals from a leaf to its spine: idleness and average load (Horus 3.3, A.1).
+//! Signals from a leaf to its spine: idleness and average load (Horus 3.3, A.1). A spine schedules tasks over racks;
+//! each rack's leaf schedules them over its workers. The signal IDLE_ADD puts the rack on the spine's idle list, and
+//! IDLE_REMOVE takes it off. [`Signals`] is the leaf's side, and [`Latest`] the spine's.
 //!
 //! A spine has an idle list of racks, and the header of each task says whether the spine took the rack from that
 //! list (`idle_selected`). A task *contradicts* the leaf's last signal if its header says otherwise: the signal was
@@ -30,13 +32,14 @@ use crate::state::{Load, Member, View};
 /// Idle workers at or below which the authors' simulator removes a rack from the spine's idle list.
 const SIMULATOR_IDLE_FLOOR: usize = 4;
 
-/// Idle workers at which a rack is offered again (or all of them): for racks up to `SMALL_RACK` workers, and
-/// for larger ones.
+/// Idle workers at which a rack returns to the spine's list (or all of them): for racks up to [`SMALL_RACK`] workers,
+/// and for larger ones.
 const IDLE_AGAIN: (usize, usize) = (3, 2);
+/// Largest number of workers of a small rack.
 const SMALL_RACK: usize = 16;
 
 /// Maximum number of contradicting tasks that may have been in flight when the rack's state changed. The next
-/// one triggers a repetition.
+/// one makes the leaf repeat its signal.
 const IN_FLIGHT_MAX: usize = 8;
 
 /// Signalling rules of a leaf.
@@ -142,7 +145,7 @@ impl Signals {
         (self.protocol == Protocol::Paper).then_some(signal)
     }
 
-    /// Returns the share of a member in the rack's sum of loads.
+    /// Returns the part of a member in the rack's sum of loads, which the load signal reports.
     #[inline]
     #[must_use]
     pub fn load_of(&self, view: &View, member: Member) -> u64 {
@@ -206,7 +209,7 @@ impl Signals {
         if !self.listed && idle_selected {
             self.contradictions += 1;
             if self.contradictions > self.workers {
-                self.change(true); // no message: the spine estimates it so already
+                self.change(true); // no message: the spine has the rack on its list already
             }
         }
         None
@@ -219,8 +222,8 @@ impl Signals {
         if listed { Signal::IdleAdd } else { Signal::IdleRemove }
     }
 
-    /// Handles a reply, after which `idle` workers are idle and the loads sum to `total()`. Returns at most
-    /// one signal of each kind.
+    /// Handles a reply, after which `idle` workers are idle and the loads sum to `total()`. Returns the signals to
+    /// send: at most one about idleness and one with the load. `total` is a function because summing takes time.
     #[inline]
     pub fn on_reply(&mut self, idle: usize, total: impl FnOnce() -> u64) -> [Option<Signal>; 2] {
         match self.protocol {
@@ -267,6 +270,7 @@ impl Signals {
 /// Latest signal number of each rack at a spine.
 #[derive(Clone, Debug)]
 pub struct Latest {
+    /// Number of the latest accepted signal of each rack.
     numbers: Vec<u16>,
     /// Racks whose next signal is accepted regardless of its number.
     forgotten: Vec<bool>,
@@ -279,7 +283,8 @@ impl Latest {
         Self { numbers: vec![0; racks], forgotten: vec![false; racks] }
     }
 
-    /// Accepts the next signal of `rack` regardless of its number.
+    /// Accepts the next signal of `rack` regardless of its number, for instance after its leaf restarted and numbers
+    /// from 1 again.
     pub fn forget(&mut self, rack: Member) {
         self.forgotten[rack.index()] = true;
     }
@@ -289,6 +294,7 @@ impl Latest {
     pub fn accepts(&mut self, rack: Member, number: u16) -> bool {
         let newest = &mut self.numbers[rack.index()];
         let is_forgotten = std::mem::take(&mut self.forgotten[rack.index()]);
+        // A distance below half the range means a newer number, because numbers wrap around.
         let is_newer = is_forgotten || number.wrapping_sub(*newest) < 1 << 15;
         if is_newer {
             *newest = number;

@@ -4,7 +4,11 @@
 //! Both checks run between bursts, so that replies and tasks pay nothing. Each check compares a member's
 //! counts with those of the last check. A *trip* is a round trip: from a task's sending to a report that could
 //! count it. A report *denies* a task if it does not count the task, although the task was sent a trip before. The
-//! *silence limit* is the silence after which a member's tasks count as lost.
+//! *silence limit* is the silence after which a member's tasks count as lost. To *write off* a task is to subtract it
+//! from the member's outstanding tasks.
+//!
+//! [`SilenceChecks`] is the policy's interface. It has a [`SilenceWatch`] for each member and one [`SilenceTracker`]
+//! for all.
 
 use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
 use super::{Caller, Core, Reports};
@@ -147,10 +151,12 @@ impl SilenceTracker {
 /// Counts of a member at one moment, over all cores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
+    /// The moment.
     pub now_ns: u64,
     /// Number of reports, modulo 2^32. Read before `outstanding`: a reply between the two reads then makes
     /// fewer tasks seem lost, not more.
     pub reports: u32,
+    /// Number of tasks sent and not answered.
     pub outstanding: u32,
     /// Number of reports to this core, modulo 2^32.
     pub own_reports: u32,
@@ -160,9 +166,10 @@ pub(super) struct Counts {
     pub touched_ns: u64,
 }
 
-/// Number of tasks sent to a member until one moment.
+/// Number of tasks sent to a member until one moment. A report a trip later must count those that are not answered.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
+    /// The moment.
     at_ns: u64,
     /// Tasks sent until then: reports plus outstanding tasks.
     sent: u32,
@@ -174,8 +181,11 @@ struct Mark {
 /// Counts of a member at the last check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SilenceWatch {
+    /// Value of [`Counts::reports`].
     reports: u32,
+    /// Value of [`Counts::own_reports`].
     own_reports: u32,
+    /// Value of [`Counts::outstanding`].
     outstanding: u32,
     /// Silence at the last check; 0 if the member had no task or was written off.
     silent_ns: u64,
@@ -185,11 +195,12 @@ pub(super) struct SilenceWatch {
     written_off: u32,
     /// Tasks denied by its reports since it was last idle.
     denied: u32,
+    /// Mark of the tasks for which the next denial is sought.
     mark: Option<Mark>,
 }
 
 impl SilenceWatch {
-    /// Handles a change of the member's counts by another event than a task or reply.
+    /// Handles a change of the member's counts by another event than a task or reply. The mark would count wrong tasks.
     pub fn recounted(&mut self) {
         self.mark = None;
     }
@@ -208,6 +219,9 @@ impl SilenceWatch {
     /// Processes the counts of a check. `reported` is the longest queue in the member's reports, and
     /// `estimated` the largest number of tasks that these allow. Returns the number of lost tasks, for the
     /// caller to write off; 0 unless this core looks after the member (`is_ours`).
+    ///
+    /// There are three steps: after a reply, learn from the silence that it ended; write off all tasks of a member
+    /// that has been silent for too long; write off tasks that a report denies.
     pub fn check(
         &mut self,
         counts: Counts,
@@ -216,7 +230,7 @@ impl SilenceWatch {
         (silences, members): (&mut SilenceTracker, usize),
         is_ours: bool,
     ) -> u32 {
-        let answers = counts.reports.wrapping_sub(self.reports);
+        let answers = counts.reports.wrapping_sub(self.reports); // replies since the last check
         if answers != 0 {
             // A lost task lengthens a silence up to the next task's reply, so the check learns only from silences
             // without a lost task. No task is lost if none is outstanding, or if the reports allow for all outstanding
@@ -226,7 +240,7 @@ impl SilenceWatch {
             // After half the silence limit, another core that looks after the member may have written off its
             // tasks.
             let is_known = is_ours || self.silent_ns <= limits.silence_ns / 2;
-            let own_answers = counts.own_reports.wrapping_sub(self.own_reports);
+            let own_answers = counts.own_reports.wrapping_sub(self.own_reports); // replies to this core
             if (counts.outstanding == 0 || counts_agree)
                 && is_known
                 && own_answers > 0
@@ -248,6 +262,7 @@ impl SilenceWatch {
         self.outstanding = counts.outstanding;
         let quiet_ns = counts.now_ns.saturating_sub(counts.touched_ns);
         if counts.outstanding == 0 {
+            // An idle member may be denied tasks again.
             if quiet_ns > limits.silence_ns {
                 self.denied = 0;
             }
@@ -287,7 +302,7 @@ impl SilenceWatch {
     /// marks the tasks sent so far. After a trip the mark is ripe; the next report then settles it.
     fn denied_now(&mut self, counts: Counts, reported: u32, trip_ns: u64) -> u32 {
         let Counts { now_ns, reports, outstanding, .. } = counts;
-        let sent = reports.wrapping_add(outstanding);
+        let sent = reports.wrapping_add(outstanding); // each reply is one report, so this counts all tasks sent
         let fresh = Mark { at_ns: now_ns, sent, ripe: None };
         let mark = self.mark.get_or_insert(fresh);
         let sent_since = sent.wrapping_sub(mark.sent);
@@ -379,8 +394,8 @@ impl SilenceChecks {
         Some(SilenceLimits { silence_ns, trip_ns, explained, denials, cores })
     }
 
-    /// Handles a report without a reply. A keep-alive does not end a silence: the worker may be alive, and its task
-    /// lost.
+    /// Handles a report without a reply, such as a keep-alive. It does not end a silence: the worker may be alive, and
+    /// its task lost.
     pub fn reported(&mut self, member: Member) {
         self.watches[member.index()].reported();
     }
@@ -391,8 +406,8 @@ impl SilenceChecks {
     }
 
     /// Checks a member for lost tasks. Writes them off on the core that looks after the member. Returns true if
-    /// there were any. `touched_ns` returns the time of the last reply to this core, or of its last task to the idle
-    /// member. It receives true if no task or reply changed the counts after the last check.
+    /// there were any. The caller's `touched_ns` returns the time of the last reply to this core, or of its last task
+    /// to the idle member. Its argument is true if no task or reply changed the counts after the last check.
     pub fn check(
         &mut self,
         member: Member,
@@ -431,6 +446,7 @@ mod tests {
 
     /// A millisecond, in nanoseconds.
     const MS: u64 = 1_000_000;
+    /// Limits of a single core: a silence of 100 ms, and a trip of 1 ms.
     const LIMITS: SilenceLimits = SilenceLimits {
         silence_ns: 100 * MS,
         trip_ns: Some(MS),
@@ -475,8 +491,8 @@ mod tests {
     #[test]
     fn empty_queue_denies_what_is_left() {
         let mut watch = SilenceWatch::default();
-        check(&mut watch, counts(0, 0, 3), 0);
-        check(&mut watch, counts(MS, 0, 3), 0);
+        check(&mut watch, counts(0, 0, 3), 0); // sets the mark
+        check(&mut watch, counts(MS, 0, 3), 0); // a trip later
         assert_eq!(check(&mut watch, counts(2 * MS, 1, 2), 0), 2);
     }
 
@@ -485,12 +501,14 @@ mod tests {
         let mut watch = SilenceWatch::default();
         check(&mut watch, counts(0, 0, 4), 0);
         check(&mut watch, counts(MS, 0, 4), 0);
+        // Three tasks are outstanding and the report counts two, so one is lost.
         assert_eq!(check(&mut watch, counts(2 * MS, 1, 3), 2), 1);
     }
 
     #[test]
     fn denials_end_at_their_bound_until_idle() {
         let mut watch = SilenceWatch::default();
+        // Sends four tasks. One is answered after a trip, and its report denies the remaining three.
         let mut deny = |from_ms: u64, reports: u32| {
             check(&mut watch, counts(from_ms * MS, reports, 4), 0);
             check(&mut watch, counts((from_ms + 1) * MS, reports, 4), 0);

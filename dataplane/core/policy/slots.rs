@@ -1,5 +1,7 @@
-//! Places of a central queue's members, where several cores of a node send them tasks. Each place is a token
-//! that one core holds at a time, so the bound on a member's tasks holds for the pool, not per core.
+//! Places of a central queue's members, where several cores of a node send them tasks. A member has one *place* for
+//! each task that it may hold at once. A free place is a *token* (a bit in memory that the cores share), which one
+//! core takes at a time. So the bound on a member's tasks holds for all cores together. The policies `jbsq` and
+//! `cfcfs` use this module ([`super::bounded`]).
 //!
 //! A reply frees a place for the core that receives it. The core notes the first free place of a member on its
 //! idle list, and releases further ones to all cores at once. An overloaded core keeps the places on its list; any
@@ -21,7 +23,7 @@ const CHECKS: u8 = 3;
 /// Minimum number of surplus or missing places of a member over the last checks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Imbalance {
-    /// Missing places if positive, surplus places if negative.
+    /// Missing places if positive, surplus places if negative. The smallest amount over the checks.
     least: i32,
     /// Number of checks with this sign.
     checks: u8,
@@ -34,7 +36,7 @@ pub(super) struct Slots {
     imbalances: Vec<Imbalance>,
     /// Rows of tokens in use: the maximum number of places of a member, which has one token in each row.
     rows: usize,
-    /// Arrival time of the oldest task on another core, and the start of the courtesy to it.
+    /// Arrival time of the oldest task on another core, and the start of the courtesy to it, in nanoseconds.
     courtesy: (u64, u64),
 }
 
@@ -50,6 +52,7 @@ impl Slots {
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
         let now_ns = view.now_ns();
+        // The core that waits longest goes first, so that the pool's tasks leave nearly in order of arrival.
         let own_oldest = match pool_exchange.oldest() {
             0 => now_ns, // no task waits here, so the oldest one has just arrived
             since_ns => since_ns,
@@ -58,14 +61,16 @@ impl Slots {
         if remote_oldest >= own_oldest {
             return true;
         }
+        // A task not seen before: the courtesy to it starts now.
         if self.courtesy.0 != remote_oldest {
             self.courtesy = (remote_oldest, now_ns);
         }
         now_ns.saturating_sub(self.courtesy.1) > COURTESY_NS
     }
 
-    /// Takes a place on this core's list, else one of a member with the most free places. Also returns true if all
-    /// places of the member seemed free under this bound.
+    /// Takes a place on this core's idle list, else a shared one of a member with the most free places. Returns the
+    /// member, and true if all its places under this bound seemed free, so the member is probably idle. `None` if no
+    /// place is free, or a task on another core goes first.
     pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
         let has_tokens = || view.pool_exchange().is_some_and(PoolExchange::has_tokens);
         if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {
@@ -77,16 +82,19 @@ impl Slots {
             let state = view.of(member);
             return Some((member, state.own_outstanding() <= 0 && state.load().0 == 0));
         }
+        // Tokens of members that are no longer active are discarded.
         loop {
             let (member, row) = view.pool_exchange()?.take_token()?;
             if view.is_active(member) {
-                // Free tokens fill the rows from the last one on, so the row shows their number.
+                // Free tokens fill the rows from the last one on. A token in `row` is the first of `rows - row` free
+                // ones; all places are free if these are at least `bound`.
                 return Some((member, row + bound <= self.rows));
             }
         }
     }
 
-    /// Adds a free place of a member.
+    /// Adds a free place of a member after a reply: to this core's idle list, or to all cores if the list has the
+    /// member already.
     #[inline]
     pub(super) fn give(&mut self, member: Member, view: &mut View) {
         if view.is_active(member)
@@ -97,8 +105,10 @@ impl Slots {
         }
     }
 
-    /// Compares a member's places with its tasks, if this core is responsible. Corrects them at once, or
-    /// after some checks with a difference.
+    /// Compares a member's places with its tasks, if this core is responsible for it. Free places and tasks together
+    /// must equal `bound`. Adds missing tokens and removes surplus ones: immediately if `at_once`, else after
+    /// [`CHECKS`] checks with a difference of the same sign. A reply in progress on another core causes a brief
+    /// difference, which must not count.
     pub(super) fn settle(
         &mut self,
         member: Member,
@@ -114,6 +124,7 @@ impl Slots {
         let free = pool_exchange.tokens().count(member) + view.idle_everywhere(member);
         let tasks = view.outstanding_now(member).max(0);
         let imbalance = bound as i32 - tasks - free as i32;
+        // A new sign restarts the count; otherwise the smallest amount so far stays.
         let tracked = &mut self.imbalances[member.index()];
         if imbalance == 0 || imbalance.signum() != tracked.least.signum() {
             *tracked = Imbalance { least: imbalance, checks: 0 };

@@ -1,5 +1,5 @@
-//! Properties of policies, and policies by name as in configuration files and command lines: `horus`,
-//! `lsq-smart(eps=0.2)`.
+//! Properties of policies ([`Entry`]), and policies by name as in configuration files and command lines
+//! ([`PolicySpec`]): `horus`, `lsq-smart(eps=0.2)`. Nodes, the simulator and the documentation of policies use them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -340,12 +340,14 @@ impl PolicySpec {
 }
 
 impl PartialEq for PolicySpec {
+    /// Compares name and values: an entry's functions cannot be compared.
     fn eq(&self, other: &Self) -> bool {
         self.entry.name == other.entry.name && self.values == other.values
     }
 }
 
 impl fmt::Display for PolicySpec {
+    /// Writes the policy as its `from_str` reads it, with all parameters by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.entry.name)?;
         for (index, (parameter, value)) in
@@ -361,6 +363,7 @@ impl fmt::Display for PolicySpec {
 impl FromStr for PolicySpec {
     type Err = PolicyError;
 
+    /// Parses a name, or a name with values in parentheses: `name(key=value, ...)` or `name(value, ...)`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let form = || PolicyError::Form { text: text.to_owned() };
         let (name, arguments) = match text.trim().split_once('(') {

@@ -309,6 +309,7 @@ fn uniform_choices_are_uniform() {
 
 #[test]
 fn jsq_breaks_ties_uniformly() {
+    // 1000 each with a standard deviation of 26; six deviations are allowed.
     let mut counts = [0; 3];
     for seed in 0..3000 {
         let view = View::heap(3, 1).remove(0);
@@ -350,7 +351,8 @@ fn horus_adds_drift_racksched_does_not() {
         reply(&mut dispatcher, 1, 4);
         dispatcher
     };
-    // Loads are 2 and 4. Horus sends two tasks to the first member, and then chooses at random.
+    // Loads are 2 and 4. Horus sends two tasks to the first member. The loads are equal then, so of each two further
+    // tasks either member gets one.
     let mut horus = prepare("horus");
     assert_eq!(histogram(&picks(&mut horus, 2), 2), [2, 0]);
     assert_eq!(horus.view().picks.resubmits, 0);
@@ -362,6 +364,7 @@ fn horus_adds_drift_racksched_does_not() {
 
 #[test]
 fn only_horus_inflight_keeps_tasks_in_flight() {
+    // Returns the estimated load in tasks and the length of the idle list, after a report of an empty queue.
     let after = |policy: &str| {
         let mut dispatcher = dispatcher(policy, 1);
         picks(&mut dispatcher, 3);
@@ -441,7 +444,7 @@ fn half_decides_between_unequal_speeds() {
 }
 
 #[test]
-fn measured_scd_expects_what_others_send() {
+fn measured_scd_alone_fills_shortest_queues() {
     let mut dispatcher = dispatcher("scd(unseen=measured)", 4);
     // A single dispatcher knows all tasks, so each task goes to the shortest queue.
     assert_eq!(
@@ -572,6 +575,7 @@ struct Cores {
 }
 
 impl Cores {
+    /// Creates `count` cores with one pool, whose members are idle.
     fn new(policy: &str, members: usize, count: usize) -> Self {
         let (views, exchanges) = View::of_cores(members, count);
         let spec = policy.parse().unwrap();
@@ -615,6 +619,7 @@ fn overloaded_cores_publish_large_differences_first() {
     cores.exchange(true);
     cores.dispatchers[0].follow(Member(3));
     (0..3).for_each(|_| cores.dispatchers[0].follow(Member(5)));
+    // An overloaded core publishes changes of at least two tasks, on a node of two cores.
     cores.exchange(false);
     cores.exchange(false); // a small difference stays unpublished
     let outstanding = cores.outstanding(1);
@@ -694,7 +699,7 @@ fn idle_members_are_taken_once_after_policy_change() {
 fn new_policy_inherits_known_idle_members() {
     let mut dispatcher = dispatcher("random", 3);
     (0..3).for_each(|member| dispatcher.follow(Member(member)));
-    (0..2).for_each(|member| reply(&mut dispatcher, member, 0));
+    (0..2).for_each(|member| reply(&mut dispatcher, member, 0)); // members 0 and 1 are idle again
     let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 3, Core::ONLY);
     dispatcher.exchange(&mut horus);
     dispatcher.review_members();
@@ -861,6 +866,8 @@ fn persistent_idle_tries_forgotten_members_again() {
         assert_ne!(member, lost, "its report of being idle was lost");
         reply(&mut dispatcher, member.0, 0);
     }
+    // A check is due after 16 reports a member. The first check records the counts, and the second one finds those of
+    // the lost member unchanged.
     dispatcher.tick(1);
     for _ in 0..100 {
         let member = pick(&mut dispatcher).member;

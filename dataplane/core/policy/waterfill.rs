@@ -1,7 +1,9 @@
-//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, INFOCOM 2020). Queues are filled
-//! like vessels with water. Each dispatcher assumes that all dispatchers have equally many tasks, and computes
-//! the level to which they would together fill the queues. It sends to each member with a probability that
-//! produces this level on average.
+//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, tidal water filling, INFOCOM 2020).
+//! Queues are filled like vessels with water. Each dispatcher assumes that all dispatchers have equally many tasks, and
+//! computes the level to which they would together fill the queues. It sends to each member with a probability that
+//! produces this level on average. Without it, dispatchers with equal knowledge would all choose the shortest queue.
+//!
+//! A member's *surface* is its queue divided by its rate. The *level* is the surface that all filled members reach.
 //!
 //! With `unseen=measured`, SCD measures the arrivals from other dispatchers. Tasks that
 //! arrive during a round trip are in no report yet, so SCD adds their number. The paper's rule is the default
@@ -50,7 +52,7 @@ pub const EQUAL: Entry = Entry {
     )
 };
 
-/// Members with equal surfaces.
+/// Members with equal queues and equal rates, hence with equal surfaces.
 #[derive(Clone, Copy, Debug)]
 struct Depth {
     /// Height of the surfaces: queue divided by rate.
@@ -59,6 +61,7 @@ struct Depth {
     queue: f64,
     /// Service rate of each; under TWF 1.
     rate: f64,
+    /// The members.
     members: Members,
 }
 
@@ -148,7 +151,7 @@ impl WaterFill {
         self.lengths.change(member, view.outstanding(member));
     }
 
-    /// Computes the probabilities for a run of `tasks` tasks.
+    /// Computes the probabilities for a run of `tasks` tasks into `self.shares`.
     fn solve(&self, tasks: usize, view: &View) {
         let (half, arrivals) = (self.half(), self.arrivals(tasks));
         let shares = &mut *self.shares.borrow_mut();
@@ -178,8 +181,9 @@ impl WaterFill {
 }
 
 impl Shares {
-    /// Computes the probabilities for this number of tasks of all dispatchers, for members in sets. Returns false if
-    /// the longest queues, whose lengths are not known, lie below the level.
+    /// Computes the probabilities for `arrivals` tasks of all dispatchers, for members in sets. Visits the sets of all
+    /// classes in the order of their surfaces, until a surface lies above the level. Returns false without a result if
+    /// the last set, whose queues have unknown lengths, lies below the level.
     fn by_length(&mut self, half: f64, arrivals: f64, rates: &[f64], lengths: &LengthSets) -> bool {
         let next = |class: usize, length| {
             let (set, rate) = (lengths.next(class, length)?, *rates.get(class)?);
@@ -253,6 +257,7 @@ impl Shares {
         let member = match depth.members {
             Members::One(member) => member,
             Members::All(set) => {
+                // The position of the point in the interval of this depth selects the member.
                 let before = if place == 0 { 0.0 } else { self.sums[place - 1] };
                 let count = f64::from(set.count);
                 let nth = (point - before) / (self.sums[place] - before) * count;
@@ -284,7 +289,8 @@ impl Level {
         Self { volume, queues: 0.0, rates: 0.0, height: f64::INFINITY, lowest: f64::INFINITY }
     }
 
-    /// Adds members. Returns false without effect if their surface lies above the level.
+    /// Adds members, which raises the level's sums and lowers its height. Returns false without effect if their
+    /// surface lies above the level. Requires calls in ascending order of surfaces.
     fn covers(&mut self, depth: &Depth) -> bool {
         self.lowest = self.lowest.min(depth.surface);
         // Without volume the level equals the lowest surface, and covers all members with that surface.
@@ -300,6 +306,7 @@ impl Level {
 }
 
 impl Policy for WaterFill {
+    /// Computes the probabilities once for the run, and draws a member for each task.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         self.solve(tasks.len(), view);
         let count = tasks.len().min(picks.len());
@@ -315,6 +322,7 @@ impl Policy for WaterFill {
         }
     }
 
+    /// Moves the member to the set of its queue, and measures the task's work and round trip.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         self.note_queue(report.member, view);
@@ -333,6 +341,7 @@ impl Policy for WaterFill {
         }
     }
 
+    /// Counts a task that was sent to a member without a pick.
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.note_queue(member, view);
     }
@@ -341,6 +350,7 @@ impl Policy for WaterFill {
         self.note_queue(member, view);
     }
 
+    /// Moves the member to the set of its current tasks, and counts other dispatchers' arrivals.
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         self.note_queue(member, view);
         if let Some(conditions) = &mut self.conditions {
@@ -348,6 +358,7 @@ impl Policy for WaterFill {
         }
     }
 
+    /// Gives up a marked task (which measures the round trip) without a reply.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         if let Some(conditions) = &mut self.conditions {
             conditions.on_tick(view.now_ns());
@@ -361,6 +372,7 @@ impl Policy for WaterFill {
         Candidates::new(SelectionBasis::Drawn, drawn.map(|pick| pick.member))
     }
 
+    /// Puts the active members into sets, and allocates memory for all decisions.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         if let Some(conditions) = &mut self.conditions {
             conditions.on_members(caller, view);
@@ -389,8 +401,8 @@ mod tests {
     /// Members in the tests.
     const MEMBERS: u16 = 90;
 
-    /// Creates the policy over the only dispatcher's view of members with as many rates as `classes`. Unless `sets`, it
-    /// sorts them.
+    /// Creates the policy over the only dispatcher's view of members with as many rates as `classes`. It keeps members
+    /// in sets if `sets`, and sorts them otherwise.
     fn policy(scd: bool, classes: usize, sets: bool) -> (WaterFill, View) {
         let mut policy = WaterFill::new(scd, false);
         let mut view = View::heap(MEMBERS.into(), 1).remove(0);
@@ -418,6 +430,8 @@ mod tests {
         ) {
             let mut of_sets = (policy(scd, classes, true), Rng::seed_from_u64(1));
             let mut of_sort = (policy(scd, classes, false), Rng::seed_from_u64(1));
+            // Schedules tasks, and answers one task of each third member from `from` on. Returns the picks, and the
+            // candidates of the next task.
             let run = |((policy, view), rng): &mut ((WaterFill, View), Rng), tasks: usize, from: u16| {
                 let mut picks = [None; 40];
                 policy.pick_run(&[Task::default(); 40][..tasks], &mut picks, view, rng);
@@ -447,6 +461,7 @@ mod tests {
 
     #[test]
     fn water_finds_its_level() {
+        // Returns the number of covered members and the height, for members with these queues and rates.
         let height = |depths: &[(u32, f64)], half: f64, volume: f64| {
             let mut level = Level::of(volume);
             let covered = depths.iter().take_while(|&&(queue, rate)| {

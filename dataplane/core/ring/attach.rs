@@ -1,6 +1,9 @@
 //! Attachment of a worker's process to the region of its agent. A thread of the agent passes the memory's
 //! descriptor over a socket.
 //!
+//! The *agent* is the process on a worker host that gives tasks to workers. Its *region* is memory shared with them,
+//! with a *channel* for each worker. Below, a *peer* is the remote process of a socket.
+//!
 //! The socket lies at the path of the agent's name. Its mode admits only the agent's user and root, and the agent
 //! also checks each peer's user. It sends the peer one message, an [`Offer`] with the descriptor or a refusal, and
 //! closes the connection. The peer sends nothing, so it cannot delay the agent, and costs two descriptors only for
@@ -43,13 +46,13 @@ const HEAD_WORDS: usize = 5;
 pub const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum and maximum of a socket timeout. The system does not accept 0.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
-/// Time before the next peer is accepted after an error, for example for lack of descriptors or memory.
+/// Pause before the next peer is accepted after an error, for example for lack of descriptors or memory.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Message from an agent to a worker about its region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Shape of the region: the number of each item.
+    /// Shape of the region: its numbers of channels and slots, and the length of a payload.
     pub shape: RegionShape,
     /// Worker of each channel; `None` for a free one.
     pub identities: Vec<Option<WorkerIdentity>>,
@@ -136,9 +139,9 @@ pub enum OfferError {
     Dead,
     /// No answer in time, or the end of the connection without one.
     Silent,
-    /// Belongs to another user, with this number.
+    /// The socket or the agent belongs to another user, with this number.
     Owner(u32),
-    /// Invalid offer.
+    /// The agent sent an invalid offer or a refusal.
     Bad(InvalidOffer),
     /// System error.
     Io(io::Error),
@@ -280,13 +283,15 @@ impl AttachServer {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Forgets the thread. For a forked child process, which does not have the thread.
+    /// Forgets the thread, so that the drop does not wait for it. For a forked child process, which does not have the
+    /// thread.
     pub fn forget(&mut self) {
         std::mem::forget(self.thread.take());
     }
 }
 
 impl Drop for AttachServer {
+    /// Stops the thread and waits for its end.
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
@@ -295,7 +300,7 @@ impl Drop for AttachServer {
     }
 }
 
-/// Accepts peers and sends them the offer until `stop` is set.
+/// Accepts peers and sends them the offer until `stop` is set. The body of the attach thread.
 fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) {
     let mut outage = Outage::default();
     loop {
@@ -312,7 +317,7 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
                 }
                 let offer = locked(offer).to_bytes();
                 match hand_over(&peer, memory, &offer) {
-                    // Logs the lack of descriptors once for each outage.
+                    // The first such failure of an outage is logged by the next arm, the later ones are not.
                     Err(error)
                         if files::has_no_descriptor(&error) && !outage.fails(Instant::now()) => {}
                     Err(error) => log::warn!("a worker could not be given the region: {error}"),
@@ -332,7 +337,8 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
     }
 }
 
-/// Sends a peer the offer and the memory's descriptor without blocking; only a refusal to another user's peer.
+/// Sends a peer the offer and the memory's descriptor without blocking. A peer of another user gets only a refusal, and
+/// the call returns an error for the log.
 fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -345,7 +351,7 @@ fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
     }
     // A worker of the same user can change the mode. Later workers must still be able to open the memory.
     rustix::fs::fchmod(memory, Mode::RUSR | Mode::WUSR)?;
-    // A separate open file, so that a worker cannot touch another worker's locks.
+    // A separate open file, because locks belong to the open file: a worker cannot touch another worker's locks.
     let file = open_again(memory)?;
     let rights = [file.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&rights));

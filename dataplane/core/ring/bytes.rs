@@ -1,4 +1,6 @@
 //! Bytes of tasks and replies in shared memory, accessed as words that both ends may touch.
+//!
+//! A faulty peer may write at any time. Access by relaxed atomic words makes that a wrong value instead of a data race.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,9 @@
 //! Dispatcher's end of one worker's channel, with the bytes of tasks and replies.
+//!
+//! A *channel* is shared memory for the tasks of one worker. It has a fixed number of slots, one per task in flight.
+//! Each slot has a *part* of the channel's area for the task's bytes, followed by a part for the reply's bytes. A part
+//! starts with a head of two words, then the payload. The agent's polling core uses this end; the worker uses
+//! `WorkerEnd`. The dispatcher excludes a faulty worker by revoking its grant of the channel.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -28,7 +33,7 @@ pub struct TaskIds {
 pub enum Outcome {
     /// Answered.
     Reply {
-        /// Length of the answer.
+        /// Length of the answer in bytes.
         len: usize,
         /// Service time as reported by the worker; saturating.
         service_ns: u32,
@@ -39,15 +44,18 @@ pub enum Outcome {
     Refused,
 }
 
-/// Dispatcher's end; see the module's documentation.
+/// Dispatcher's end of a channel.
 #[derive(Debug)]
 pub struct Channel {
+    /// Index of the channel in its region.
     index: usize,
+    /// Protocol of the channel: notices of tasks and their completions, without bytes.
     sender: Sender<Slice<AtomicU64>>,
     /// Word in which the worker stores that it sleeps.
     sleep: Slice<AtomicU32>,
     /// Bytes of tasks and replies.
     area: Slice<AtomicU64>,
+    /// Dimensions of the region, which give the position of each slot's parts in the area.
     shape: RegionShape,
 }
 
@@ -76,7 +84,7 @@ impl Channel {
         &self.sender
     }
 
-    /// Returns the sender, to give tasks without bytes.
+    /// Returns the sender, for grants of the channel and for tasks without bytes.
     #[inline]
     pub fn sender_mut(&mut self) -> &mut Sender<Slice<AtomicU64>> {
         &mut self.sender
@@ -92,17 +100,18 @@ impl Channel {
             return false;
         }
         let offset = self.sender.next_slot() * self.shape.stride();
-        let part = &self.area[offset / 8..][..self.shape.part() / 8];
+        let part = &self.area[offset / 8..][..self.shape.part() / 8]; // offsets are in bytes, the area is in words
         part[0].store(u64::from(ids.app) << 32 | u64::from(ids.seq), Relaxed);
         bytes::store(&part[HEAD / 8..], payload);
         let (offset, len) = (offset as u32, payload.len() as u32);
         self.sender.send(Notice { offset, len, class: ids.class })
     }
 
-    /// Same as [`Sender::collect`]. Wakes the worker if it sleeps with a pending task.
+    /// Returns the counts of the tasks completed since the last call; `sender().completed(count)` gives each task's
+    /// position. Wakes the worker if it sleeps with a pending task.
     ///
     /// # Errors
-    /// Same as for [`Sender::collect`].
+    /// If the worker's count or list of completed tasks is impossible. The caller must then exclude the worker.
     #[inline]
     pub fn collect(&mut self) -> Result<std::ops::Range<u64>, CreditError> {
         let completed = self.sender.collect()?;

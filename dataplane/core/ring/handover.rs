@@ -1,5 +1,8 @@
 //! Channel between threads of one process: tasks change owner with their packet, and nothing is copied.
 //!
+//! The dispatcher of an agent and its worker threads use it. A [`Token`] is an owned packet that converts to one word
+//! and back. The dispatcher *grants* the channel to a worker before it gives the first task.
+//!
 //! A slot's word is the task itself (a pointer), so the word that a worker reads must come from its
 //! dispatcher and be taken exactly once. Therefore both ends are created together, around memory that no other code
 //! can reach. A worker that leaves, even by a panic, first completes each task that it has taken. So a task that the
@@ -45,11 +48,13 @@ pub fn pair<T: Token>(
 
 /// Dispatcher's end.
 pub struct Producer<T: Token> {
+    /// Channel whose words hold the tasks.
     channel: Channel,
     /// True if the worker's thread panicked.
     panicked: Arc<AtomicBool>,
     /// Numbers of the tasks that a departed worker did not take.
     untaken: Range<u64>,
+    /// The channel's words own tasks of this type. A function type, so that `T` does not limit `Send`.
     _tasks: PhantomData<fn(T)>,
 }
 
@@ -100,22 +105,23 @@ impl<T: Token> Producer<T> {
         Ok(())
     }
 
-    /// Same as [`Channel::collect`].
+    /// Returns the numbers of the tasks completed since the last call. Wakes the worker if it sleeps with a pending
+    /// task.
     ///
     /// # Errors
-    /// Same as for [`Channel::collect`].
+    /// If the worker's count of completed tasks is impossible.
     #[inline]
     pub fn collect(&mut self) -> Result<Range<u64>, CreditError> {
         self.channel.collect()
     }
 
-    /// Returns the nanoseconds worked since the last call.
+    /// Returns the nanoseconds that the worker has worked since the last call.
     #[inline]
     pub fn worked_ns(&mut self) -> u64 {
         self.channel.sender_mut().worked_ns()
     }
 
-    /// Returns true if the worker is attached.
+    /// Returns true if the worker has not left.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.sender().claim() != 0
@@ -127,7 +133,7 @@ impl<T: Token> Producer<T> {
         self.sender().is_granted() && self.sender().claim() == 0
     }
 
-    /// Returns true if it left because its thread panicked.
+    /// Returns true if the worker left because its thread panicked.
     #[must_use]
     pub fn has_panicked(&self) -> bool {
         self.panicked.load(Relaxed)
@@ -148,8 +154,8 @@ impl<T: Token> Producer<T> {
 }
 
 impl<T: Token> Drop for Producer<T> {
+    /// Frees the tasks of a departed worker. An attached worker may still take its tasks, so they are leaked.
     fn drop(&mut self) {
-        // Frees the tasks of a departed worker. An attached worker may still take its tasks, so they are leaked.
         if self.is_left() {
             let _ = self.collect();
         }
@@ -157,13 +163,15 @@ impl<T: Token> Drop for Producer<T> {
     }
 }
 
-/// Worker's end.
+/// Worker's end. Dropping it leaves the channel.
 pub struct Consumer<T: Token> {
+    /// Worker's end of the channel whose words hold the tasks.
     end: WorkerEnd,
     /// True if a task was taken and not completed.
     has_task: bool,
-    /// Set if this end is dropped by a panic.
+    /// Set if this end is dropped by a panic; shared with the producer.
     panicked: Arc<AtomicBool>,
+    /// This end takes tasks of this type.
     _tasks: PhantomData<fn() -> T>,
 }
 
@@ -189,7 +197,7 @@ impl<T: Token> Consumer<T> {
         Some((unsafe { T::from_word(word) }, note))
     }
 
-    /// Completes all tasks taken so far, after `worked_ns` more work.
+    /// Completes all tasks taken so far, after `worked_ns` more nanoseconds of work.
     #[inline]
     pub fn complete(&mut self, worked_ns: u64) {
         self.has_task = false;
@@ -209,20 +217,22 @@ impl<T: Token> Consumer<T> {
         self.end.receiver().is_ready()
     }
 
-    /// Returns true if the dispatcher ends.
+    /// Returns true if the dispatcher has announced that no more tasks will come.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.end.receiver().is_stopped()
     }
 
-    /// Same as [`WorkerEnd::sleep`].
+    /// Sleeps until the dispatcher wakes the worker, a task is available, no more tasks will come, or `longest` has
+    /// passed.
     pub fn sleep(&self, longest: Duration) {
         self.end.sleep(longest);
     }
 }
 
 impl<T: Token> Drop for Consumer<T> {
+    /// Completes the tasks that were taken, so that the dispatcher takes back only untaken ones.
     fn drop(&mut self) {
         self.panicked.store(std::thread::panicking(), Relaxed);
         if self.has_task {

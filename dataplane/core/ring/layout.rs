@@ -1,6 +1,9 @@
 //! Layout of a worker region: offsets of its sections. Both ends compute it from the region's shape, which a worker
 //! receives on attaching.
 //!
+//! A *region* is the memory that a dispatcher shares with its workers. It has a *channel* for each worker, with a slot
+//! for each task in flight. A worker requests a channel by a number, its *claim*; the dispatcher grants the claim.
+//!
 //! | section | words | written by |
 //! |---|---|---|
 //! | per channel: control | u64: granted claim, first task, requests | dispatcher |
@@ -18,7 +21,8 @@ use super::protocol::SLOT_WORDS;
 use super::watch;
 use crate::state::region::ALIGN;
 
-/// Bytes at the start of a task's part (its ids) and of a reply's part (number, length and service time).
+/// Bytes at the start of a task's part (its ids) and of a reply's part (number, length and service time). The payload
+/// follows. A *part* is the memory of one task, or of one reply, in the area.
 pub const HEAD: usize = 16;
 /// Alignment of a task's and a reply's part in bytes.
 const LINE: usize = 64;
@@ -42,7 +46,7 @@ pub const SLOTS_MAX: usize = 1 << 14;
 pub const PAYLOAD_MAX: usize = 1 << 16;
 
 impl RegionShape {
-    /// Returns true if all dimensions are within bounds, so that no sum overflows.
+    /// Returns true if all dimensions are within bounds, so that no sum overflows and 32 bits hold each offset.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         (1..=CHANNELS_MAX).contains(&self.channels)
@@ -65,7 +69,7 @@ impl RegionShape {
     }
 }
 
-/// Offsets of a channel.
+/// Offsets of a channel's sections in bytes, from the region's start; the table above describes the sections.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelLayout {
     /// Offset of the control line.
@@ -80,14 +84,14 @@ pub struct ChannelLayout {
     pub slots: usize,
     /// Offset of the list of completed tasks.
     pub completed: usize,
-    /// Offset of the area.
+    /// Offset of the area, which holds the bytes of tasks and replies.
     pub area: usize,
 }
 
-/// Offsets in bytes from the region's start.
+/// Offsets of a region's sections, in bytes from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Length of the region.
+    /// Length of the region in bytes.
     pub len: usize,
     /// Offset of the state published to observers.
     pub watch: usize,
@@ -102,7 +106,7 @@ impl Layout {
     #[must_use]
     pub fn new(shape: &RegionShape) -> Self {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
-        let slots = 4 * ALIGN; // after the four lines below
+        let slots = 4 * ALIGN; // after the control, claim, sleep and credit lines
         let completed = slots + round(8 * SLOT_WORDS * shape.slots);
         let area = completed + round(8 * shape.slots);
         let channel = ChannelLayout {
@@ -166,18 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn impossible_shapes_are_known() {
+    fn impossible_shapes_are_refused() {
         let possible = RegionShape { channels: 1, slots: 2, payload: 1 };
         assert!(possible.is_possible());
-        let others = [
+        let impossible = [
             RegionShape { channels: 0, ..possible },
             RegionShape { channels: usize::MAX, ..possible },
             RegionShape { slots: 3, ..possible },
             RegionShape { slots: 1 << 40, ..possible },
             RegionShape { payload: 0, ..possible },
             RegionShape { payload: usize::MAX, ..possible },
+            // Each dimension is allowed, but offsets exceed 32 bits.
             RegionShape { channels: CHANNELS_MAX, slots: SLOTS_MAX, payload: PAYLOAD_MAX },
         ];
-        assert!(others.iter().all(|shape| !shape.is_possible()));
+        assert!(impossible.iter().all(|shape| !shape.is_possible()));
     }
 }

@@ -1,6 +1,9 @@
 //! Rings between a dispatcher core and its workers: one producer, one consumer, one cache line per transfer.
 //!
-//! A dispatcher gives tasks to a worker through 16-byte slots. A slot holds the *notice* of a task: its number and
+//! The *dispatcher* is the polling core of an agent, the process on a worker host that receives tasks from the network.
+//! A *worker* is a thread or process that serves tasks.
+//!
+//! The dispatcher gives tasks to a worker through 16-byte slots. A slot holds the *notice* of a task: its number and
 //! the position of its bytes. Both are in one cache line. The worker writes no slots. It answers with one line of its
 //! own, which holds the number of tasks completed and the time worked since it attached: a *credit* per task,
 //! without individual acknowledgements. A worker whose tasks share its core also lists the slots of completed

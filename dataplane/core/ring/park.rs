@@ -15,7 +15,8 @@ const AWAKE: u32 = 0;
 /// Value of the word while the worker sleeps or is about to.
 const ASLEEP: u32 = 1;
 
-/// Sleeps until woken, or for at most `longest`, unless `is_ready` returns true.
+/// Sleeps until woken, or for at most `longest`, unless `is_ready` returns true. May return earlier, so the caller
+/// checks for a task afterwards.
 pub fn sleep(word: &AtomicU32, longest: Duration, is_ready: impl Fn() -> bool) {
     word.store(ASLEEP, Release);
     // The dispatcher reads the word while a task is outstanding, so a task that arrives after this check
@@ -25,7 +26,7 @@ pub fn sleep(word: &AtomicU32, longest: Duration, is_ready: impl Fn() -> bool) {
             tv_sec: longest.as_secs() as i64,
             tv_nsec: longest.subsec_nanos().into(),
         };
-        // Woken, woken before sleeping, or timed out: the caller checks in any case.
+        // Ignores the result: woken, woken before sleeping, or timed out.
         let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
     }
     word.store(AWAKE, Relaxed);
@@ -37,7 +38,7 @@ pub fn is_asleep(word: &AtomicU32) -> bool {
     word.load(Relaxed) == ASLEEP
 }
 
-/// Wakes a sleeping worker.
+/// Wakes a sleeping worker. Without effect on a running one, except that a worker about to sleep stays awake.
 #[cold]
 pub fn wake(word: &AtomicU32) {
     if word.swap(AWAKE, Acquire) == ASLEEP {

@@ -6,8 +6,9 @@
 //! A worker attaches by a *claim*, a number that differs from its predecessors'. The dispatcher *grants* it by
 //! publishing the same number.
 //!
-//! A worker whose tasks share its core completes them in any order. From then on it lists the slots of completed tasks
-//! in a ring of their own, see [`Receiver::list_completions`].
+//! Tasks may share a worker's core: each runs for a *quantum* of time in turn. Such a worker completes tasks in any
+//! order. From then on it lists the slots of completed tasks in a ring of their own, see
+//! [`Receiver::list_completions`].
 //!
 //! Each side stores its data first and a marker (tag, count or claim) last, with Release. Its peer loads the marker
 //! with Acquire.
@@ -196,15 +197,16 @@ const fn tag(number: u64) -> u32 {
     number.wrapping_add(1) as u32
 }
 
-/// Dispatcher's end.
+/// Dispatcher's end of a channel.
 #[derive(Debug)]
 pub struct Sender<S> {
+    /// Words shared with the worker.
     words: ChannelWords<S>,
-    /// Slots of the tasks, also for completion in any order.
+    /// Record of free and used slots, also for completion in any order.
     slots: TaskSlots,
     /// Number of the next task.
     next: u64,
-    /// Count of completed tasks.
+    /// Count of completed or lost tasks; tasks from `done` to `next` are outstanding.
     done: u64,
     /// Worked nanoseconds at the last call of [`Sender::worked_ns`].
     busy_ns: u64,
@@ -291,7 +293,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         true
     }
 
-    /// Counts the next task as given.
+    /// Counts the next task as given, after its notice was written.
     #[inline(always)]
     fn note_given(&mut self) {
         self.slots.give(self.next);
@@ -314,7 +316,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         count
     }
 
-    /// Same as [`Sender::send`], for a task of one word and a note, without bytes in the area.
+    /// Same as [`Sender::send`], for a task without bytes in the area: one word, such as a pointer, and a number
+    /// (`note`).
     #[inline]
     pub fn send_word(&mut self, word: u64, note: u32) -> bool {
         if self.room() == 0 {
@@ -374,6 +377,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         }
         let completed = self.done..found;
         let listed = self.words.credit[credit::LISTED].load(Relaxed);
+        // `listed` is the count of the first listed completion, plus 1.
         if listed != 0 {
             let words = &self.words.completed;
             let (mask, given) = (self.slots() - 1, self.done..self.next);
@@ -445,6 +449,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         // A successor claims with the channel's lock, which the predecessor released after writing LEFT. So the
         // Acquire load of a successor's claim also makes LEFT visible.
         let has_left = self.words.claim[claim::LEFT].load(Relaxed) == self.granted;
+        // The second test finds a worker that has cleared its claim's bit, without a successor.
         match has_left || found == self.granted & !claim::ATTACHED {
             true => Holder::Left,
             false => Holder::Died,
@@ -488,15 +493,16 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         self.words.control[control::REQUEST].store(control::STOP, Release);
     }
 
-    /// Withdraws the request of [`Sender::stop`], for the next worker.
+    /// Withdraws the request of [`Sender::stop`], so that the channel can serve a next worker.
     pub fn reopen(&self) {
         self.words.control[control::REQUEST].store(0, Release);
     }
 }
 
-/// Worker's end. Its own state is in cells, because several tasks in progress refer to it.
+/// Worker's end of a channel. Its own state is in cells, because several tasks in progress refer to it.
 #[derive(Debug)]
 pub struct Receiver<S> {
+    /// Words shared with the dispatcher.
     words: ChannelWords<S>,
     /// Number of slots minus 1.
     mask: u64,
@@ -513,13 +519,13 @@ pub struct Receiver<S> {
 }
 
 impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
-    /// Claims a channel under this name, a [`WorkerIdentity`] as a number. The dispatcher answers with a
-    /// grant, see [`Receiver::is_granted`]. The caller excludes other workers by a lock.
+    /// Claims a channel under this name, a [`WorkerIdentity`] as a number. `pid` is the worker's process. The
+    /// dispatcher answers with a grant, see [`Receiver::is_granted`]. The caller excludes other workers by a lock.
     #[must_use]
     pub fn claim(words: ChannelWords<S>, pid: u32, name: u64) -> Self {
         let slots = (words.slots.len() / SLOT_WORDS).max(1); // at least 1, so that the mask does not underflow
         let before = words.claim[claim::CLAIM].load(Relaxed);
-        // One more worker than before, attached.
+        // One more worker than before, attached: the lowest bit is set, and the number above it grows by 1.
         let claimed = (before | claim::ATTACHED).wrapping_add(2);
         words.claim[claim::PID].store(u64::from(pid), Relaxed);
         words.claim[claim::NAME].store(name, Relaxed);
@@ -667,7 +673,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.words.control[control::REQUEST].load(Acquire) & control::STOP != 0
     }
 
-    /// Leaves the channel, while its lock still excludes other workers.
+    /// Leaves the channel in order. The caller still holds the channel's lock, which excludes other workers.
     pub fn leave(&self) {
         self.words.claim[claim::CLAIM].store(self.claimed & !claim::ATTACHED, Release);
         // Only a granted worker writes LEFT: a predecessor's value must stay until the dispatcher has read it. The

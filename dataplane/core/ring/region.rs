@@ -1,10 +1,10 @@
 //! Region shared by a dispatcher and its workers: memory of one process, or anonymous memory that worker
 //! processes get from their agent by name ([`super::attach`]).
 //!
-//! The memory is sealed against resizing, so that no worker can take pages from processes that have mapped it. All
-//! its pages exist from the start. Locks of its bytes show the live processes: the system releases them at the end of
-//! each process. The dispatcher locks the first byte, the worker of channel i byte i + 1.
-//! A hole that a process punches reads as zeros, which both ends treat like other invalid content.
+//! The memory is sealed against resizing: no worker can take pages away from other processes. All its pages exist
+//! from the start. Locks of its bytes show the live processes: the system releases them at the end of each process. The
+//! dispatcher locks the first byte, the worker of channel i byte i + 1. A hole punched by a process reads as zeros. Both
+//! ends treat it like other invalid content.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a free channel by its lock and a number, and the
 //! dispatcher *grants* the claim. The *offer* names the worker of each channel.
@@ -140,18 +140,21 @@ pub struct WorkerStatus {
 /// Memory shared by a dispatcher and its workers: a channel for each worker, and for future ones.
 #[derive(Debug)]
 pub struct WorkerRegion {
+    /// Mapped memory.
     region: Arc<Region>,
+    /// Offsets of the channels and the watch words.
     layout: Layout,
     shape: RegionShape,
     /// Offered channels. The agent changes them, and its attach thread reads them.
     offer: Arc<Mutex<Offer>>,
+    /// Origin of the memory, and this process's role.
     backing: Backing,
 }
 
 /// Origin of a region's memory.
 #[derive(Debug)]
 enum Backing {
-    /// Memory of this process; true for each channel with a worker.
+    /// Memory of this process. The flag of a channel is true while it has a worker.
     Heap(Arc<[AtomicBool]>),
     /// Memory of an agent, in its own process.
     Agent {
@@ -159,6 +162,7 @@ enum Backing {
         server: AttachServer,
         /// Open file for the agent's lock, which no worker receives.
         memory: File,
+        /// Path of the socket.
         path: PathBuf,
         /// The socket file, so that only this one is removed at the end.
         socket: FileIdentity,
@@ -194,10 +198,11 @@ impl WorkerRegion {
         Self::heap_for(workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
-    /// Same, with the channels of `shape`. Channels beyond the workers' are free.
+    /// Same as [`WorkerRegion::heap`], with the channels of `shape`. Channels beyond the workers' are free, for
+    /// workers that are configured later.
     ///
     /// # Errors
-    /// If the shape is impossible.
+    /// If the shape is impossible, or there are more workers than channels.
     pub fn heap_for(workers: &[WorkerIdentity], shape: RegionShape) -> Result<Self, RegionError> {
         let (offer, layout) = plan(workers, shape)?;
         let taken = (0..shape.channels).map(|_| AtomicBool::new(false)).collect();
@@ -219,7 +224,8 @@ impl WorkerRegion {
         Self::create_for(path, workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
-    /// Same, with the channels of `shape`. Channels beyond the workers' are free.
+    /// Same as [`WorkerRegion::create`], with the channels of `shape`. Channels beyond the workers' are free, for
+    /// workers that are configured later.
     ///
     /// # Errors
     /// Same as for [`WorkerRegion::create`].
@@ -236,7 +242,7 @@ impl WorkerRegion {
         old_socket.iter().try_for_each(|_| check_dead(path))?;
         let offered = within_limits(|| anonymous(layout.len)).map_err(io)?;
         let memory = open_again(&offered).map_err(io)?;
-        lock(&memory, 0).map_err(io)?;
+        lock(&memory, 0).map_err(io)?; // shows that the agent lives
         let region = Region::shared(&offered, layout.len).map_err(io)?;
         // Clients that connect before the server starts wait for it.
         let socket = Scratch::socket(path).map_err(io)?;
@@ -250,7 +256,7 @@ impl WorkerRegion {
         Ok(Self { region, layout, shape, offer, backing })
     }
 
-    /// Gets the region of a running agent with its socket at `path`.
+    /// Gets the region of a running agent with its socket at `path`, in a worker's or an observer's process.
     ///
     /// # Errors
     /// If there is none, it has stopped, it does not answer, it belongs to another user, the system refuses, or the
@@ -259,7 +265,7 @@ impl WorkerRegion {
         Self::open_within(path, attach::OFFER_TIMEOUT)
     }
 
-    /// Same, with a limit on the agent's response time.
+    /// Same as [`WorkerRegion::open`], with a limit on the agent's response time.
     ///
     /// # Errors
     /// Same as for [`WorkerRegion::open`].
@@ -424,6 +430,7 @@ impl WorkerRegion {
 }
 
 impl Drop for WorkerRegion {
+    /// Removes the socket of an agent that ends, so that workers no longer find it.
     fn drop(&mut self) {
         let Backing::Agent { server, path, socket, name, .. } = &mut self.backing else {
             return;
@@ -436,7 +443,8 @@ impl Drop for WorkerRegion {
     }
 }
 
-/// Returns the initial offer and the layout of a region.
+/// Returns the initial offer and the layout of a region. The first channels belong to `workers`; further ones
+/// are free.
 fn plan(
     workers: &[WorkerIdentity],
     shape: RegionShape,

@@ -1,4 +1,5 @@
-//! Dispatcher's record of a channel's slots. A slot is one task's part of the channel's memory area.
+//! Dispatcher's record of a channel's slots. A channel is the shared memory of one worker. A slot is one task's part of
+//! the channel's memory area.
 //!
 //! A worker that completes its tasks in order frees the slots in order, so a task's number gives its slot. A worker
 //! whose tasks share its core completes them in any order. Such a worker is *listing*: it publishes the slot of each
@@ -107,8 +108,9 @@ impl TaskSlots {
         }
         for count in count..until {
             let slot = listed(count);
-            let task = self.in_flight.get_mut(slot as usize);
-            let Some(is_in_flight) = task.filter(|is_in_flight| **is_in_flight) else {
+            // The worker may list any number: an unknown slot, or one without a task, is its fault.
+            let entry = self.in_flight.get_mut(slot as usize);
+            let Some(is_in_flight) = entry.filter(|is_in_flight| **is_in_flight) else {
                 return Err(count);
             };
             *is_in_flight = false;

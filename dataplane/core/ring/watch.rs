@@ -1,6 +1,9 @@
 //! State that an agent publishes to observers of its workers in other processes: waiting tasks and response
 //! times.
 //!
+//! The words are the last section of an agent's region, the memory that it shares with its workers. A batch job on the
+//! same host observes them, to give CPUs back when tasks wait.
+//!
 //! The agent measures only while an observer keeps incrementing a word, so a killed observer costs nothing. The
 //! times are published as a histogram that only grows, so the difference of two readings is the histogram of the
 //! interval between them. A class (histogram bucket) is at most a sixteenth of its time wide.
@@ -28,13 +31,15 @@ pub const WORDS: usize = TIMES + CLASSES;
 /// Returns the class of a time. Times below 32 ns have one class per nanosecond, and each later octave has 16.
 #[inline]
 fn class(ns: u64) -> usize {
+    // Number of low bits to drop, so that 5 bits remain. In an octave, `ns >> octave` counts from 16 to 31.
     let octave = u64::from(ns.max(PER_OCTAVE).ilog2() - PER_OCTAVE.ilog2());
     let class = octave * PER_OCTAVE + (ns >> octave);
     (class as usize).min(CLASSES - 1)
 }
 
-/// Returns the shortest time of the next class.
+/// Returns the shortest time of the next class, in nanoseconds: the inverse of `class`.
 fn end_ns(class: usize) -> u64 {
+    // Here, octave 0 holds the times below 16 ns, so octave n is `class`'s octave n - 1.
     let (octave, index) = ((class as u64 + 1) / PER_OCTAVE, (class as u64 + 1) % PER_OCTAVE);
     match octave {
         0 => index,
@@ -42,7 +47,7 @@ fn end_ns(class: usize) -> u64 {
     }
 }
 
-/// Words of a region that an agent writes and observers read. The exception is the word that observers increment.
+/// Words of a region that an agent writes and observers read. Observers write only the word that they increment.
 #[derive(Clone, Debug)]
 pub struct AgentStatusWords(Slice<AtomicU64>);
 
@@ -57,19 +62,20 @@ impl AgentStatusWords {
         Self(words)
     }
 
-    /// Marks that an observer is active. Call it at least ten times per second. Several observers may.
+    /// Increments the observers' word, which shows the agent that an observer is active. Call it at least ten times per
+    /// second. Several observers may call it.
     pub fn ask(&self) {
         self.0[OBSERVED].fetch_add(1, Relaxed);
     }
 
-    /// Returns the number of calls of [`AgentStatusWords::ask`].
+    /// Returns the number of calls of [`AgentStatusWords::ask`]. The agent measures while it changes.
     #[inline]
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.0[OBSERVED].load(Relaxed)
     }
 
-    /// Publishes the dispatcher's CPU.
+    /// Publishes the CPU on which the dispatcher polls.
     pub fn set_core(&self, cpu: usize) {
         self.0[CORE].store(cpu as u64 + 1, Relaxed);
     }
@@ -95,9 +101,9 @@ impl AgentStatusWords {
     /// Counts a task's time from its arrival at the agent to its answer.
     #[inline]
     pub fn note(&self, ns: u64) {
-        // Only the agent's core counts, so a load and a store suffice.
         let word = &self.0[TIMES + class(ns)];
-        // Workers can write any number here.
+        // Only the agent's core counts, so a load and a store suffice. Workers can write any number here, so the sum
+        // may wrap.
         word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
@@ -146,7 +152,7 @@ mod tests {
     use super::*;
     use crate::state::region::Region;
 
-    /// Creates the words of an agent.
+    /// Creates zeroed words on the heap.
     fn watch() -> AgentStatusWords {
         AgentStatusWords::new(Region::heap(8 * WORDS).slice(0, WORDS))
     }
@@ -174,7 +180,7 @@ mod tests {
     #[test]
     fn percentiles_cover_the_interval_between_readings() {
         let watch = watch();
-        watch.note(1_000_000_000);
+        watch.note(1_000_000_000); // before the interval, so not counted
         let before = watch.times();
         assert_eq!(before.since(&before).percentile(0.5), None);
         (0..999).for_each(|_| watch.note(10_000));
@@ -185,6 +191,7 @@ mod tests {
             let found = noted.percentile(part).unwrap();
             assert!((from..=to).contains(&found), "{part}: {found}");
         };
+        // The results in us: a class ends at most a sixteenth above its time.
         within(0.5, 10.0, 10.7);
         within(0.999, 10.0, 10.7);
         within(0.9999, 400.0, 426.0);

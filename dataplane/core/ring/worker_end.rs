@@ -1,4 +1,8 @@
 //! Worker's end of its channel: the protocol's receiver and the bytes of tasks and replies.
+//!
+//! A channel is memory that the worker shares with its agent's dispatcher. It has a slot for each task in flight. Each
+//! slot has a part of the channel's *area* for the task's bytes and one for the reply's. The dispatcher announces a
+//! task by a *notice*, which holds the offset and the length of its bytes.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -37,7 +41,8 @@ impl TakenTask {
         self.class
     }
 
-    /// Returns a second handle of the task. The caller may complete at most one of the two.
+    /// Returns a second handle of the task, by which the worker completes a task that its handler forgot
+    /// (`mem::forget`). The caller may complete at most one of the two.
     pub(crate) fn duplicate(&self) -> Self {
         Self { ..*self }
     }
@@ -89,7 +94,8 @@ impl WorkerEnd {
         &self.receiver
     }
 
-    /// Starts with the dispatcher's first task. Call it once, after the grant.
+    /// Starts with the dispatcher's first task, which skips those of the channel's former workers. Call it once, after
+    /// the dispatcher has granted the channel.
     pub fn start(&self) {
         self.receiver.start();
     }
@@ -224,7 +230,7 @@ impl WorkerEnd {
         }
     }
 
-    /// Releases the lock without leaving the channel, like a killed process; for tests.
+    /// Releases the lock without leaving the channel, as the system does for a killed process; for tests.
     #[doc(hidden)]
     pub fn die(self) {
         let mut dead = std::mem::ManuallyDrop::new(self);
@@ -242,6 +248,7 @@ impl WorkerEnd {
 }
 
 impl Drop for WorkerEnd {
+    /// Leaves the channel in order. The lock is released afterwards.
     fn drop(&mut self) {
         self.receiver.leave();
     }

@@ -4,8 +4,8 @@
 //! ([`crate::io::link`]). The agent registers its workers with the leaf by messages, as on a real network. In
 //! addition, this module sets a worker active or inactive at the leaf as soon as it attaches or departs.
 //!
-//! Both roles stay what they are elsewhere. In exchange each task is parsed and rewritten twice. The wire is as deep as
-//! there are buffers, so no reply is lost on it.
+//! Both roles have the same code as elsewhere. In exchange each task is parsed and rewritten twice. The wire is as deep
+//! as there are buffers, so no reply is lost on it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -81,6 +81,7 @@ pub const AGENT_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 2]);
 /// A worker of this host, in the leaf's terms.
 #[derive(Clone, Copy, Debug)]
 struct LocalWorker {
+    /// Its global id, and the id of its pool.
     identity: WorkerIdentity,
     /// Index of its pool at the leaf.
     pool: usize,
@@ -90,8 +91,8 @@ struct LocalWorker {
 }
 
 impl LocalWorker {
-    /// Returns true if the leaf's entry is this worker.
-    fn is(&self, known: &Worker) -> bool {
+    /// Returns true if the leaf's entry `known` has the place of this worker: its pool and member.
+    fn has_place(&self, known: &Worker) -> bool {
         (self.pool, self.member) == (usize::from(known.pool), known.member)
     }
 }
@@ -123,9 +124,9 @@ where
         let is_v6 = leaf.stages().network().local_port().is_some_and(|port| port.v6.is_some());
         let agent = Agent::new(parts, vec![(end, WireNetwork::of(is_v6).agent_port())]);
         let (locals, attach_stats) = (Vec::with_capacity(workers), AttachStats::default());
-        let mut both = Self { leaf, agent, locals, epochs: (0, 0), attach_stats };
-        both.review();
-        both
+        let mut colocated = Self { leaf, agent, locals, epochs: (0, 0), attach_stats };
+        colocated.review();
+        colocated
     }
 
     /// Rebuilds the list of workers in both memberships, after a change of either. New workers count as not
@@ -136,7 +137,7 @@ where
         let (stages, agent) = (self.leaf.stages_mut(), &self.agent);
         self.locals.retain(|local| {
             let known = stages.network().worker(local.identity.id);
-            let is_member = known.is_some_and(|known| local.is(&known));
+            let is_member = known.is_some_and(|known| local.has_place(&known));
             is_member && agent.identities().any(|identity| identity == local.identity)
         });
         for identity in agent.identities() {
@@ -145,7 +146,7 @@ where
             let local = LocalWorker { identity, pool, member: known.member, present: false };
             let is_local = stages.network().server_address(known.server).is_some_and(is_agent)
                 && stages.network().pool_id(pool) == Some(identity.pool);
-            if is_local && !self.locals.iter().any(|local| local.is(&known)) {
+            if is_local && !self.locals.iter().any(|local| local.has_place(&known)) {
                 stages.set_active(local.pool, local.member, false);
                 self.locals.push(local);
             }

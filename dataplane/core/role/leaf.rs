@@ -76,7 +76,8 @@ pub struct Leaf<P: Port, A> {
     time: PollTime,
     /// Delay of tasks after a link-up.
     link_up_delay: LinkUpDelay,
-    /// Ports that had a link at the last check, one bit each. Checked only after [`Leaf::with_link_up_delay`].
+    /// Ports that had a link at the last check, one bit each. Checked only after [`Leaf::with_link_up_delay`], to find
+    /// new links.
     linked: u16,
     /// Measures the time that decisions take.
     sampler: Sampler,
@@ -142,7 +143,7 @@ where
         self
     }
 
-    /// Adds a tap.
+    /// Adds a tap: by these commands other threads start and end captures and `wedjat explain`.
     #[must_use]
     pub fn with_tap(mut self, commands: TapCommands) -> Self {
         self.out.tap = TapCore::new(commands);
@@ -408,7 +409,7 @@ where
         true
     }
 
-    /// Sends signals to spines or leaves, and probes to workers.
+    /// Sends signals to spines or leaves, and queue probes to workers.
     #[inline]
     fn send_signals(&mut self, now: u64) {
         self.node.stages.send_spine_signals();
@@ -449,7 +450,7 @@ where
         self.out.ports.into_iter().collect()
     }
 
-    /// Drops and counts all held packets.
+    /// Drops and counts all held packets, because the leaf stops.
     pub fn abandon(&mut self) {
         while self.node.abandon().is_some() {}
         self.node.note_held(0);

@@ -1,5 +1,5 @@
-//! Roles of a node: leaf or spine, agent, and both on one core. A role joins the packet path's stages to ports
-//! and is one core's poll loop body.
+//! Roles of a node: leaf or spine, agent, and leaf with agent on one core. A role is the body of one core's poll loop.
+//! It joins ports to the decisions: at a leaf or spine to the packet path's stages, at an agent to the workers' rings.
 
 pub mod agent;
 pub mod colocated;

@@ -23,7 +23,7 @@ const WAYS: usize = 8;
 /// Number of counters of unfinished tasks by source address. Addresses with the same counter share its bound.
 const SOURCES: usize = 4096;
 
-/// Capacity for unfinished tasks of a pool added at run time.
+/// Capacity for unfinished tasks of a pool added at run time. Its queue is allocated without knowledge of the table.
 const NEW_POOL: usize = 1 << 14;
 
 /// Identity of a multi-packet task.
@@ -41,7 +41,8 @@ pub struct Key {
     pub seq: u32,
 }
 
-/// Returns a keyed hash. The multipliers are those of SplitMix64.
+/// Returns a keyed hash, so that clients cannot choose tasks of one set. The multipliers are those of SplitMix64. Its
+/// upper bits are the well mixed ones, and callers use only these.
 fn mix(seed: u64, value: u64) -> u64 {
     let product = (value ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (product ^ (product >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
@@ -60,7 +61,9 @@ impl Key {
 /// Entry of the table: a multi-packet task.
 #[derive(Clone, Copy, Debug)]
 struct AffinityEntry {
+    /// Identity of the task.
     key: Key,
+    /// Member that receives its packets.
     member: Member,
     /// Index of the pool.
     pool: u16,
@@ -96,8 +99,8 @@ struct UnfinishedTask {
     due: u64,
 }
 
-/// Unfinished tasks of a pool, oldest first, and some tasks finished or removed by now. A task that still receives
-/// packets at its check moves to the end.
+/// Unfinished tasks of a pool, oldest first. Tasks that were finished or removed in the meantime stay until they reach
+/// the front. A task that still receives packets at its check moves to the end.
 #[derive(Debug)]
 pub struct PoolQueue {
     tasks: VecDeque<UnfinishedTask>,
@@ -105,12 +108,13 @@ pub struct PoolQueue {
     reclaimed: usize,
 }
 
-/// Member of a multi-packet task.
+/// Result of a search in the table: the member that has the task's earlier packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AssignedTask {
     /// The member.
     pub member: Member,
-    /// True if this packet completes a task that had lost its credit. The task counts as outstanding again.
+    /// True if this packet completes a task that had lost its credit ([`AffinityTable::reclaim`]). The caller counts
+    /// the task as outstanding at the member again.
     pub replaced: bool,
 }
 
@@ -126,6 +130,7 @@ pub enum TrackRefusal {
 /// Multi-packet tasks of one core.
 #[derive(Debug)]
 pub struct AffinityTable {
+    /// Sets of entries. The hash of a task chooses its set.
     sets: Box<[[AffinityEntry; WAYS]]>,
     /// Time without a packet after which a task expires.
     timeout_ticks: u64,
@@ -137,7 +142,7 @@ pub struct AffinityTable {
     per_source: u32,
     /// Unfinished tasks of each pool, by index.
     queues: Vec<PoolQueue>,
-    /// Credits of removed tasks, to be returned by [`AffinityTable::expire`].
+    /// Credits of removed tasks, as index of the pool and member. [`AffinityTable::expire`] returns them to the caller.
     lost: Vec<(usize, Member)>,
     /// Number of the last task.
     number: u32,
@@ -218,8 +223,8 @@ impl AffinityTable {
         &mut self.sets[index as usize / WAYS][index as usize % WAYS]
     }
 
-    /// Returns the member of the task's earlier packets; `None` for an unknown or expired task. `last` is true for the
-    /// last packet of the task.
+    /// Records a packet of a task at time `now` (in ticks). Returns the member of the task's earlier packets; `None`
+    /// for an unknown or expired task. `last` is true for the last packet of the task.
     pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<AssignedTask> {
         let timeout = self.timeout_ticks;
         let set = self.set_of(key);
@@ -228,9 +233,11 @@ impl AffinityTable {
                 && entry.key == key
                 && now.saturating_sub(entry.last_packet) <= timeout
         })?;
-        entry.last_packet = now.max(1);
+        entry.last_packet = now.max(1); // 0 marks an empty entry
+        // A repeated last packet finishes nothing.
         let finishes = last && !entry.finished;
         entry.finished |= last;
+        // The finished task has a credit again, until its reply.
         let replaced = finishes && !std::mem::replace(&mut entry.has_credit, true);
         let found = AssignedTask { member: entry.member, replaced };
         if finishes {
@@ -271,7 +278,7 @@ impl AffinityTable {
         let Some(index) = self.free_entry(key, now) else {
             return false;
         };
-        self.forget(index);
+        self.forget(index); // has no effect on an empty entry or a finished task
         self.number = self.number.wrapping_add(1);
         let (number, due) = (self.number, now.saturating_add(self.timeout_ticks));
         *self.entry(index) = AffinityEntry {
@@ -308,8 +315,8 @@ impl AffinityTable {
         *self.entry(index) = EMPTY;
     }
 
-    /// Takes the credit of the pool's oldest unfinished task for another task. Returns the member of the
-    /// credit; `None` if no unfinished task has one.
+    /// Takes the credit of the pool's oldest unfinished task for another task. Returns the member at which the credit
+    /// was; `None` if no unfinished task has one. The task itself stays in the table.
     pub fn reclaim(&mut self, pool: usize) -> Option<Member> {
         loop {
             let queue = self.queues.get_mut(pool)?;
@@ -327,17 +334,19 @@ impl AffinityTable {
         }
     }
 
-    /// Returns the next credit of an unfinished task whose packets did not arrive in time, if any: index of the pool,
-    /// and member.
+    /// Removes unfinished tasks whose packets did not arrive in time. Returns the next of their credits, as index of
+    /// the pool and member; `None` if none is left. Called at ticks until it returns `None`.
     pub fn expire(&mut self, now: u64) -> Option<(usize, Member)> {
         let timeout = self.timeout_ticks;
         for pool in 0..self.queues.len() {
+            // Until `forget` has found a credit.
             while self.lost.is_empty() {
                 let queue = &mut self.queues[pool];
                 let Some(&UnfinishedTask { entry: index, number, due }) = queue.tasks.front()
                 else {
                     break;
                 };
+                // The queue is in the order of the checks, so the rest is not due either.
                 if due >= now {
                     break;
                 }
@@ -377,7 +386,7 @@ mod tests {
         AffinityTable::new(capacity, 100, 2, 7)
     }
 
-    /// Returns the member of a task, if the table has it.
+    /// Returns the member in the result of a search, if it has found the task.
     fn member(found: Option<AssignedTask>) -> Option<Member> {
         found.map(|found| found.member)
     }
@@ -387,6 +396,7 @@ mod tests {
         let mut table = table(64);
         assert!(table.insert(key(1), 0, Member(7), 10));
         assert_eq!(member(table.find(key(1), false, 60)), Some(Member(7)));
+        // 100 ticks after the last packet: not expired yet.
         assert_eq!(member(table.find(key(1), false, 160)), Some(Member(7)));
         assert_eq!(table.find(key(2), false, 160), None);
         assert_eq!(table.find(key(1), false, 261), None);

@@ -9,6 +9,9 @@
 //!
 //! A word alone would accept a packet long after its sending, if no later sequence has replaced the word. So
 //! a window also holds the approximate clock of its worker, in a word written about once per second.
+//!
+//! The tag is computed over blocks of the packet: two over IPv4, four over IPv6. The constant `BLOCKS` of several
+//! functions is this number.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -46,7 +49,10 @@ const LAP_MAX: u64 = (1 << (u64::BITS as u64 - SPAN)) - 1;
 pub(super) trait SharedWord {
     /// Reads the number.
     fn load(&self) -> u64;
-    /// Replaces `old` by `new`, or returns the current value.
+    /// Replaces `old` by `new` in one step.
+    ///
+    /// # Errors
+    /// The current value, if it is not `old`.
     fn exchange(&self, old: u64, new: u64) -> Result<u64, u64>;
 }
 
@@ -62,11 +68,13 @@ impl SharedWord for AtomicU64 {
     }
 }
 
-/// Records the sequence at bit `place` of this lap. Returns true for the first caller.
+/// Records the sequence at bit `place` of this lap in its word. Returns true for the first caller; false for a repeated
+/// sequence and for one of an earlier lap than the word's.
 #[inline]
 pub(super) fn note(word: &impl SharedWord, lap: u64, place: u64) -> bool {
     let bit = 1 << place;
     let mut current = word.load();
+    // Tries again if another core has changed the word meanwhile.
     loop {
         let new = match (current >> SPAN).cmp(&lap) {
             std::cmp::Ordering::Less => lap << SPAN | bit,
@@ -80,20 +88,22 @@ pub(super) fn note(word: &impl SharedWord, lap: u64, place: u64) -> bool {
     }
 }
 
-/// A value on its own cache line.
+/// A value on its own cache line, so that cores which write it do not slow down readers of its neighbours.
 #[repr(align(64))]
 struct Line<T>(T);
 
 /// Sequences received from one worker.
 struct Window {
+    /// Words of a lap and the bits of its received sequences, as the header of this file describes.
     words: Line<[AtomicU64; WORDS]>,
-    /// Newest sequence, or one older by at most [`BEHIND_MAX`].
+    /// Approximate clock of the worker: its newest sequence, or one older by at most [`BEHIND_MAX`] (one second).
     newest: Line<AtomicU64>,
 }
 
 impl Window {
     /// Creates a window. It refuses all sequences before `first`, and the rest of that lap.
     fn starting(first: u64) -> Self {
+        // All bits set: every sequence of the lap counts as received.
         let word = (first / WINDOW).min(LAP_MAX) << SPAN | ((1 << SPAN) - 1);
         let words = Line(std::array::from_fn(|_| AtomicU64::new(word)));
         Self { words, newest: Line(AtomicU64::new(first)) }
@@ -108,6 +118,7 @@ impl Window {
         if lap > LAP_MAX || newest.saturating_sub(sequence) > OLD_MAX {
             return false;
         }
+        // Written only when it lags by a second, so that cores seldom take its cache line from each other.
         if sequence.saturating_sub(newest) > BEHIND_MAX {
             self.newest.0.fetch_max(sequence, Relaxed);
         }
@@ -115,7 +126,7 @@ impl Window {
     }
 }
 
-/// Key of a pool, and the sequences received from its workers.
+/// Key of a pool, and the sequences received from its workers. All cores of a node share it.
 pub struct ReplyAuthenticator {
     key: Key,
     /// Windows by member.

@@ -1,5 +1,5 @@
-//! Tasks and reports passed as values instead of packets, by programs with their own header. The stages handle
-//! them like packets.
+//! Tasks and reports passed as values instead of packets. Programs that embed the library and have their own message
+//! format call these functions. The policies and the checks of the workers are those of packets.
 
 use super::{Stages, Verdict, classify, schedule};
 use crate::policy::Task;
@@ -16,7 +16,7 @@ pub enum Choice {
         /// True if the worker is estimated to be idle.
         idle: bool,
     },
-    /// No worker may receive the task now. It waits in its pool's central queue.
+    /// No worker may receive the task now. The caller keeps it in its pool's central queue.
     Held,
     /// The pool's queue is full, and the pool refuses tasks. The caller notifies the task's sender.
     Refused,
@@ -62,15 +62,15 @@ impl Stages {
         Some(pool)
     }
 
-    /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must wait
-    /// on, else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
+    /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must keep
+    /// waiting, else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
     pub fn offer_reported(&mut self, pool: usize, task: Task) -> Option<Verdict> {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {
                 let worker = self.network.target(pool, pick.member).worker;
                 Verdict::Forward { port: 0, worker } // no packet, so no port
             }
-            None if self.may_wait_on(pool) => return None,
+            None if self.may_keep_waiting(pool) => return None,
             None => {
                 self.counters.drop(DropReason::NoMember, 1);
                 Verdict::Drop(DropReason::NoMember)
@@ -112,7 +112,8 @@ impl Stages {
         self.network.worker(id).ok_or(DropReason::UnknownWorker).inspect_err(|_| count_drop())
     }
 
-    /// Records a task sent to a worker without a decision. Returns false for an unknown worker.
+    /// Records a task that the caller sent to a worker of its own choice, so that its load counts. Returns false for an
+    /// unknown worker.
     #[must_use]
     pub fn note_sent(&mut self, id: u16) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };
@@ -120,7 +121,8 @@ impl Stages {
         true
     }
 
-    /// Writes off `tasks` tasks of a worker that will never be answered. Returns false for an unknown worker.
+    /// Writes off `tasks` tasks of a worker that will never be answered: they no longer count as outstanding. Returns
+    /// false for an unknown worker.
     #[must_use]
     pub fn note_lost(&mut self, id: u16, tasks: u32) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };

@@ -96,8 +96,8 @@ fn reply(
     Ok(())
 }
 
-/// Checks that a packet in a worker's name comes from the worker's server. Pools without a key require no
-/// proof. `entries` are those of a completion report, and empty in other messages.
+/// Checks the authentication tag of a packet in a worker's name. Pools without a key require none, and refuse packets
+/// that have one. `entries` are those of a completion report, and empty in other messages.
 ///
 /// # Errors
 /// The reason for the refusal.
@@ -121,7 +121,7 @@ fn verify(
     }
 }
 
-/// Values of a worker's reply or message.
+/// Values that a worker's reply and all of its messages carry.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     /// Worker id.
@@ -135,7 +135,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Reads the reply in a UDP payload.
+    /// Reads the values from the task header in a UDP payload.
     ///
     /// # Errors
     /// If the payload has no valid header.
@@ -151,7 +151,8 @@ impl Answer {
     }
 }
 
-/// Applies the load reports of answered tasks of one pool (by index), in order.
+/// Applies the load reports of answered tasks of one pool (by index), in order. Counts reports beyond the tasks sent to
+/// their workers as surplus.
 #[inline]
 pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Report]) {
     // Replaces loads that contradict the number of tasks sent.
@@ -174,7 +175,7 @@ pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Rep
 }
 
 /// Checks that a server's packet comes from the server's MAC address, on a port with clients and workers. Any
-/// host there can forge the server's IP address.
+/// host there can forge the server's IP address. Does not check packets on other ports.
 ///
 /// # Errors
 /// If the packet comes from another MAC address or port, or the server's MAC address is not known.
@@ -208,7 +209,8 @@ pub(super) fn is_sent_by(
     usize::from(server.port) == port && mac.is_some_and(|mac| ether::is_from(frame, mac))
 }
 
-/// Handles a worker's registration or keep-alive and its load. Answers registrations.
+/// Handles a worker's registration or keep-alive and its load. Turns a registration into its acknowledgement, signed if
+/// the pool has a key.
 #[cold]
 fn presence(
     stages: &mut Stages,
@@ -251,7 +253,7 @@ pub(super) fn note_alive(stages: &mut Stages, worker: &Worker, load: Load, servi
     let (pool, member) = (usize::from(worker.pool), worker.member);
     let dispatcher = &mut stages.dispatchers[pool];
     if stages.network.server(worker.server).registers {
-        stages.liveness.registered(pool, member, dispatcher, &stages.counters);
+        stages.liveness.note_registered(pool, member, dispatcher, &stages.counters);
     }
     let mut report = [Report::new(member, load, service_ns)];
     stages.liveness.bound(pool, dispatcher, &mut report);
@@ -260,7 +262,7 @@ pub(super) fn note_alive(stages: &mut Stages, worker: &Worker, load: Load, servi
 }
 
 /// Handles a worker's queue report or probe answer. Ignores reports older than an accepted one, and answers
-/// for which no task waits.
+/// for which no task waits. Refuses both in a pool whose policy reads queue lengths from replies.
 #[cold]
 fn queue_report(
     stages: &mut Stages,
@@ -302,7 +304,8 @@ fn queue_report(
 }
 
 /// Applies a server's completion report: each entry like the load report of a reply. Ignores and counts entries of
-/// workers that the server does not have in that pool, for example removed ones.
+/// workers that the server does not have in that pool, for example removed ones. The header names the first worker, by
+/// which the pool and the server are known.
 #[inline]
 fn completions(
     stages: &mut Stages,
@@ -318,9 +321,9 @@ fn completions(
     verify((&stages.network, port), &first, frame, parsed, entries)?;
     let mut reports = ArrayVec::<_, COMPLETIONS_MAX>::new();
     for Completion { worker, left, service_ns } in completion::parse_entries(entries) {
-        let place = stages.network.worker(worker);
-        let place = place.filter(|place| (place.pool, place.server) == (first.pool, first.server));
-        reports.extend(place.map(|place| Report::new(place.member, Load::tasks(left), service_ns)));
+        let known = stages.network.worker(worker);
+        let known = known.filter(|known| (known.pool, known.server) == (first.pool, first.server));
+        reports.extend(known.map(|known| Report::new(known.member, Load::tasks(left), service_ns)));
     }
     let (all, known) = (u64::from(header.qlen), reports.len() as u64);
     stages.counters.add(Counter::CompletionReports, 1);
@@ -331,7 +334,8 @@ fn completions(
     Ok(Verdict::Consumed)
 }
 
-/// Queues an unknown worker that registers, if the queue is set and has room.
+/// Queues an unknown worker that registers, if the queue is set and has room. A control thread reads the queue and
+/// reports the worker to the controller.
 fn note_unknown_worker(stages: &Stages, server: IpAddr, answer: &Answer) {
     if let Some(queue) = &stages.unknown_workers
         && answer.worker <= WORKER_ID_MAX
@@ -341,7 +345,8 @@ fn note_unknown_worker(stages: &Stages, server: IpAddr, answer: &Answer) {
     }
 }
 
-/// Returns the worker that sent a reply.
+/// Returns the worker that sent a reply or message: its id and pool are in the header, and the source address must be
+/// its server's.
 ///
 /// # Errors
 /// The reason for the refusal.
@@ -362,10 +367,10 @@ fn sender(
     Ok(worker)
 }
 
-/// Returns the worker with this id, if the frame comes from its server.
+/// Returns the worker with this id, if the frame comes from the address of its server.
 #[inline]
 fn worker_at<A: Family>(network: &Network, frame: &[u8], id: u16) -> Result<Worker, DropReason> {
-    let tables = network.of::<A>();
+    let tables = network.family::<A>();
     match tables.worker(id) {
         Some(entry) if tables.is_at(&entry, A::src(&frame[ether::LEN..])) => Ok(entry.worker),
         None if network.worker(id).is_none() => Err(DropReason::UnknownWorker),
@@ -382,7 +387,8 @@ fn source(frame: &[u8], parsed: &Packet) -> IpAddr {
     }
 }
 
-/// Handles a leaf's signal about a pool.
+/// Handles a leaf's signal about a pool, at a spine: the leaf's load, its number of workers, and changes of its idle
+/// state. Ignores signals older than an accepted one.
 #[cold]
 fn signal(
     stages: &mut Stages,
@@ -435,7 +441,7 @@ fn signal(
     Ok(Verdict::Consumed)
 }
 
-/// Handles a spine's heartbeat.
+/// Handles a spine's heartbeat, at a leaf.
 #[cold]
 fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Verdict, DropReason> {
     let header = Header::parse(parsed.payload(frame))?;
@@ -478,10 +484,11 @@ fn is_service_address(stages: &Stages, port: &PortAddress, address: IpAddr) -> b
     port.side.has_clients() && stages.network.is_service(address)
 }
 
-/// Learns a host on a port's network, if it has an entry in the neighbour table.
+/// Learns a host on a port's network, if it has an entry in the neighbour table. Returns `None` if it has none, or if
+/// the addresses cannot be a host's.
 fn learn<A: Family>(stages: &Stages, port: usize, host: A, mac: Mac) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let is_credible = !network.of::<A>().is_own(host) && network.may_be_hosts(mac);
+    let is_credible = !network.family::<A>().is_own(host) && network.may_be_host_mac(mac);
     let slot = neighbours.find(port, host).filter(|_| is_credible)?;
     Some(neighbours.learn(slot, mac, stages.now_ms()))
 }

@@ -1,5 +1,5 @@
-//! Computes the changes of [`super::rewrite`] without writing them, for callers that write the bytes
-//! themselves.
+//! Computes the changes of [`super::rewrite`] without writing them. Programs that embed the library and write the
+//! bytes themselves use it through [`Stages::decide`].
 
 use std::net::IpAddr;
 
@@ -61,7 +61,8 @@ pub struct RewriteV6 {
     pub dst: u128,
 }
 
-/// Computes the changes to the tasks and replies of a burst.
+/// Computes the changes to the tasks and replies of a burst. Refused tasks become answers in place, as in
+/// [`super::rewrite`].
 pub fn burst<B: Buf>(
     stages: &Stages,
     packets: &mut [B],
@@ -106,7 +107,7 @@ fn towards_worker<A: Family>(
     rewrite: &mut Rewrite,
 ) -> Verdict {
     let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
-    let Some(target) = stages.network.of::<A>().member(pool, member) else {
+    let Some(target) = stages.network.family::<A>().member(pool, member) else {
         return Verdict::Drop(DropReason::AddressFamily);
     };
     *rewrite = Rewrite {
@@ -117,7 +118,7 @@ fn towards_worker<A: Family>(
         ..Rewrite::default()
     };
     rewrite.readdress(A::src(&frame[ether::LEN..]).to_ip(), target.ip.into());
-    out(&stages.neighbours, &target.next_hop, rewrite)
+    set_next_hop(&stages.neighbours, &target.next_hop, rewrite)
 }
 
 /// Computes the changes that readdress a reply to its client.
@@ -141,11 +142,11 @@ fn towards_client<A: Family>(
         ..Rewrite::default()
     };
     rewrite.readdress(route.ip.into(), client.to_ip());
-    out(neighbours, &route.next_hop, rewrite)
+    set_next_hop(neighbours, &route.next_hop, rewrite)
 }
 
-/// Sets the MAC addresses for the next hop. Returns the verdict.
-fn out(neighbours: &Neighbours, next_hop: &NextHop, rewrite: &mut Rewrite) -> Verdict {
+/// Sets the MAC addresses for the next hop. Returns the verdict: [`Verdict::Hold`] if its address is not known.
+fn set_next_hop(neighbours: &Neighbours, next_hop: &NextHop, rewrite: &mut Rewrite) -> Verdict {
     let &NextHop { src_mac, port, slot } = next_hop;
     rewrite.src_mac = Mac::from_bits(src_mac);
     match neighbours.mac(slot) {

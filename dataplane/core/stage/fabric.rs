@@ -6,6 +6,9 @@
 //! A *check* decides whether tasks and replies since the last one require a signal (`Fabric::send_changes`). It
 //! runs once per poll in which tasks or replies arrived. At ticks the core repeats its state and sends heartbeats.
 //!
+//! A spine's members are leaves; each stands for its *rack*, the leaf with its workers. A spine sends *heartbeats* to
+//! its leaves, and a leaf takes a spine without messages for silent. A spine's *place* is its fixed index at a leaf.
+//!
 //! If all workers of a linked pool are drained, they *linger*: for a time they still receive the tasks that were
 //! in flight from the spine.
 
@@ -152,7 +155,9 @@ impl Numbers {
 #[derive(Debug)]
 struct Link {
     spine: Spine,
+    /// Protocol: which signals the leaf sends, and when.
     protocol: Protocol,
+    /// Decides which changes require a signal.
     signals: Signals,
     /// Number of the last signal.
     number: u16,
@@ -175,6 +180,7 @@ struct Link {
 /// Announcements of a spine's service address.
 #[derive(Clone, Copy, Debug)]
 struct ServiceAnnouncement {
+    /// The service address.
     ip: IpAddr,
     /// Number of remaining announcements. The next one is due at `due_ns`.
     remaining: u8,
@@ -184,7 +190,9 @@ struct ServiceAnnouncement {
 /// Part of one core in the messages between leaves and spines.
 #[derive(Debug)]
 pub struct Fabric {
+    /// Index of this core, and number of cores.
     core: Core,
+    /// State shared with the node's other cores.
     shared: Arc<Shared>,
     /// Links of a leaf, by pool.
     links: Vec<Option<Link>>,
@@ -240,7 +248,7 @@ impl Fabric {
         fabric
     }
 
-    /// Applies a network's links and service addresses.
+    /// Applies a network's links, spines and service addresses. Unchanged ones keep their state.
     pub(super) fn apply_network(&mut self, network: &Network) {
         if self.core.index == 0 {
             self.apply_services(network.service_ips());
@@ -365,7 +373,7 @@ impl Fabric {
         self.has_changes = true;
     }
 
-    /// Records that a worker of a pool receives a task.
+    /// Records that a worker of a pool receives a task: adds it to the sum of the loads.
     pub(super) fn note_pick(&mut self, pool: usize) {
         if let Some(link) = self.link(pool) {
             link.total += link.signals.load_of_task();
@@ -380,7 +388,8 @@ impl Fabric {
         }
     }
 
-    /// Adds the load of a worker, after its reply was applied.
+    /// Adds the load of a worker, after its reply was applied. With [`Fabric::before_reply`], the sum follows each
+    /// change of one worker's load.
     pub(super) fn after_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
         if let Some(link) = self.link(pool) {
             link.total += link.signals.load_of(dispatcher.view(), member);
@@ -427,7 +436,7 @@ impl Fabric {
         self.has_changes
     }
 
-    /// Queues the signals that tasks and replies have caused.
+    /// Queues the signals that tasks and replies since the last check have caused: the *check* of a leaf's links.
     pub(super) fn send_changes(&mut self, network: &Network, dispatchers: &[Dispatcher]) {
         self.has_changes = false;
         for (pool, dispatcher) in dispatchers.iter().enumerate() {
@@ -441,6 +450,7 @@ impl Fabric {
             if !sends_signals {
                 continue;
             }
+            // Each task shows whether the spine takes the rack for idle. A contradiction to the last signal repeats it.
             let idle = dispatcher.view().idle_anywhere();
             for (tasks, idle_selected) in tasks.into_iter().zip([true, false]) {
                 for _ in 0..tasks {
@@ -499,14 +509,17 @@ impl Fabric {
         }
     }
 
-    /// Does the periodic work of a pool's link.
+    /// Does the periodic work of a pool's link: counts the tasks of other cores, repeats the state, and sends a
+    /// heartbeat if no message was sent for its interval.
     fn tick_link(&mut self, network: &Network, pool: usize, dispatcher: &Dispatcher) {
         let (messages, now_ns) = (&mut self.messages, self.now_ns);
         let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
         link.signals.set_workers(dispatcher.view().active().len());
+        // Tasks that other cores received since this core's last tick.
         let arrived = self.shared.tasks[pool].load(Relaxed);
         let remote_tasks = arrived - std::mem::replace(&mut link.counted, arrived);
         link.signals.note_tasks(remote_tasks);
+        // At the link's first tick, the interval begins.
         if link.repeated_ns == 0 {
             link.repeated_ns = now_ns.max(1);
         }

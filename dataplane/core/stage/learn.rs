@@ -1,5 +1,6 @@
 //! Learns neighbours from passing tasks: a host on one of the node's own networks has the MAC address that
-//! its packets come from. Live entries are not changed, see [`crate::state::neighbour`].
+//! its packets come from. Live entries are not changed, see [`crate::state::neighbour`]. Replies to these clients then
+//! need no ARP request.
 //!
 //! Examining every task would cost time for each. So only one burst with datagrams per port is examined
 //! between two ticks. If a reply has to wait for a client, every burst of that client's port is examined for
@@ -62,7 +63,7 @@ impl LearnSchedule {
         self.due_ports = u8::MAX;
     }
 
-    /// Records that a burst of a port was examined.
+    /// Records that a burst of a port was examined: only an urgent port stays due.
     fn done(&mut self, port: usize) {
         self.due_ports &= !(1 << port) | self.urgent_ports;
     }
@@ -86,6 +87,7 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     {
         has_packets = true;
         let Some((slot, address, outcome)) = learn_client(stages, port, frame) else { continue };
+        // The known host is live and has another MAC address.
         if outcome == LearnOutcome::Conflict {
             contradicted = Some((slot, address));
         }
@@ -126,10 +128,10 @@ fn learn_source<A: Family>(
     frame: &[u8],
 ) -> Option<(Slot, u32, LearnOutcome)> {
     let network = &stages.network;
-    let tables = network.of::<A>();
+    let tables = network.family::<A>();
     let (source, mac) = (A::src(&frame[ether::LEN..]), ether::src(frame));
     let is_client = tables.port(port)?.reaches(source) && tables.is_client(source);
-    if !is_client || !network.may_be_hosts(mac) {
+    if !is_client || !network.may_be_host_mac(mac) {
         return None;
     }
     let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
@@ -153,6 +155,7 @@ mod tests {
         // due.
         let direct = frame(task(1, false), &[]);
         let mut routed = direct.clone();
+        // Another source address, in no network of the port.
         routed[ether::LEN + 12..ether::LEN + 16].copy_from_slice(&[10, 9, 0, 7]);
         let mut arp = direct.clone();
         arp[12..14].copy_from_slice(&ether::ARP.to_be_bytes());

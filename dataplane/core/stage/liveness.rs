@@ -4,6 +4,8 @@
 //! Each core checks all members within a *lap* of 0.1 to 10 ms, a part of them at each tick. A member that
 //! is *out* cannot be chosen by the policy.
 //!
+//! A *watch* is one core's state of one member, and a *hop* its state of the next hop to some servers.
+//!
 //! - A worker gets no tasks until it has registered, if its server registers its workers.
 //! - A registered worker that falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on the servers'
 //!   heartbeats). It comes back with its next message.
@@ -109,7 +111,7 @@ impl MemberWatch {
         !(self.is_out || self.away || self.drained)
     }
 
-    /// Creates the state of a vacant place.
+    /// Creates the state of a vacant place: an index of the pool without a worker.
     fn absent(pool: usize, member: Member, core: Core) -> Self {
         Self {
             pool: pool as u16,
@@ -296,6 +298,7 @@ impl Liveness {
 
     /// Reserves memory for `pools` pools, `places` places for members in all of them, and `servers` servers.
     pub(super) fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
+        // Reserves memory for `count` elements in all.
         fn reserve<T>(list: &mut Vec<T>, count: usize) {
             list.reserve(count.saturating_sub(list.len()));
         }
@@ -426,7 +429,7 @@ impl Liveness {
     }
 
     /// Records that a worker is registered and alive.
-    pub(super) fn registered(
+    pub(super) fn note_registered(
         &mut self,
         pool: usize,
         member: Member,
@@ -463,6 +466,7 @@ impl Liveness {
         neighbours: &Neighbours,
         counters: &Counters,
     ) {
+        // `hop_to` skips the gateways.
         let gateway = || self.hops.iter().position(|hop| hop.slot == slot);
         let Some(hop) = self.hop_to(slot).or_else(gateway) else { return };
         let next = &mut self.hops[hop];
@@ -489,7 +493,8 @@ impl Liveness {
         }
     }
 
-    /// Checks the members that are due. Returns true if one came back.
+    /// Checks all members that are out, and a part of the rest, so that a lap covers all. Also probes hosts. Returns
+    /// true if a member came back.
     pub(super) fn tick(
         &mut self,
         now_ns: u64,
@@ -497,7 +502,7 @@ impl Liveness {
         neighbours: &Neighbours,
         counters: &Counters,
     ) -> bool {
-        let returned = self.check_out(now_ns, dispatchers, neighbours, counters);
+        let returned = self.check_out_members(now_ns, dispatchers, neighbours, counters);
         let elapsed = now_ns.saturating_sub(self.lap_started_ns);
         // A delayed core has received nothing meanwhile, so the silence of all members starts again.
         if elapsed > 2 * self.lap_ns.max(self.timeout_ns / CHECKS) {
@@ -536,10 +541,12 @@ impl Liveness {
         let (presence, reports) = (view.presence(member), view.report_count(member));
         let outstanding = view.outstanding_now(member);
         if watch.is_ours && !self.is_spine && watch.has_surplus(outstanding) {
+            // These answers belong to no task of this node. Each has made the count of outstanding tasks one too low.
             let surplus = std::mem::take(&mut watch.surplus).1;
             dispatcher.take_back(member, surplus);
             counters.add(Counter::SurplusReplies, surplus.into());
         }
+        // For `bound_each`: reading the counts of all cores at each reply would take their cache lines.
         self.doubts[index].elsewhere =
             outstanding.wrapping_sub(dispatcher.view().of(member).own_outstanding());
         let watch = &mut self.watches[index];
@@ -555,7 +562,8 @@ impl Liveness {
         let watch = &mut self.watches[index];
         watch.outstanding = outstanding;
         if watch.is_out {
-            // `check_out` does the rest. Tasks that another core sent before it noticed the absence are lost, too.
+            // `check_out_members` does the rest. Tasks that another core sent before it noticed the absence are lost,
+            // too.
             if outstanding > 0 && watch.is_ours && presence != MemberPresence::Registered {
                 dispatcher.write_off(member, outstanding);
             }
@@ -657,6 +665,7 @@ impl Liveness {
         let watch = &mut self.watches[index];
         let (pool, member) = (usize::from(watch.pool), watch.member);
         let estimated = dispatcher.view().largest_estimate(member).whole_tasks();
+        // Number of reports since the last check: at least the number of tasks answered since.
         let answered = reports.wrapping_sub(watch.reports);
         // Outstanding tasks beyond the estimate are in flight. Tasks lost on their way stay in this number.
         if answered > 0 {
@@ -738,7 +747,8 @@ impl Liveness {
         std::mem::replace(&mut doubt.least_unreported, u32::MAX).min(outstanding)
     }
 
-    /// Begins to doubt a member's reports, unless they are doubted already.
+    /// Begins to doubt a member's reports, unless they are doubted already. While doubted, reports cannot lower the
+    /// load below the number of tasks sent.
     fn doubt(&mut self, index: usize, now_ns: u64) {
         let doubt = &mut self.doubts[index];
         if now_ns >= doubt.until_ns {
@@ -850,7 +860,7 @@ impl Liveness {
 
     /// Checks the members that are out. Readmits those that report again or whose host answers. Returns true if
     /// there were any.
-    fn check_out(
+    fn check_out_members(
         &mut self,
         now_ns: u64,
         dispatchers: &mut [Dispatcher],
@@ -894,7 +904,7 @@ impl Liveness {
         self.out.len() < before
     }
 
-    /// Takes a worker back into this core's choice.
+    /// Takes a member back into this core's choice, if it is out.
     fn readmit(&mut self, index: usize, dispatcher: &mut Dispatcher) {
         if self.watches[index].is_out {
             if self.is_spine {

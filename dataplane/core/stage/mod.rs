@@ -7,6 +7,10 @@
 //!
 //! Stages do not move packets. Each writes its values and verdicts at the packet's index. Only the role takes the
 //! burst apart.
+//!
+//! A *member* is a worker of a pool; at a spine it is a leaf of the pool. A pool's *dispatcher* is the policy of one
+//! core for it, with the core's estimates of the members' load. A *role* is the code around the stages: it polls the
+//! ports, calls the stages, and sends, holds or frees packets by their verdicts.
 
 pub mod affinity;
 pub mod auth;
@@ -135,7 +139,7 @@ impl Verdicts for [Verdict] {
     }
 }
 
-/// Verdicts for the part of a burst that begins at this index.
+/// Receiver for a part of a burst: adds the index at which the part begins, and passes each verdict on.
 struct OffsetVerdicts<'a, V: ?Sized>(&'a mut V, usize);
 
 impl<V: Verdicts + ?Sized> Verdicts for OffsetVerdicts<'_, V> {
@@ -150,7 +154,8 @@ impl<V: Verdicts + ?Sized> Verdicts for OffsetVerdicts<'_, V> {
     }
 }
 
-/// A network with the tables for recognising its packets.
+/// A network with the tables for recognising its packets. A control thread builds both, and the core swaps them with
+/// its own ([`Update`]).
 #[derive(Debug)]
 pub struct Recognition {
     network: Arc<Network>,
@@ -173,18 +178,21 @@ pub struct Stages {
     pub(crate) neighbours: Neighbours,
     /// One dispatcher per pool, in the network's order.
     pub(crate) dispatchers: Vec<Dispatcher>,
+    /// Members of the multi-packet tasks in progress.
     pub(crate) affinity: AffinityTable,
+    /// Counters of this core.
     pub(crate) counters: Counters,
     /// Tables of the fast path.
     fast: (Tables<u32>, Tables<u128>),
     /// Number of tasks in all pools' queues.
     waiting: usize,
-    /// Minimum number of waiting tasks for which there is memory, whatever the pools.
+    /// Room for waiting tasks that must at least exist, whatever bounds the pools' queues have now.
     waiting_least: usize,
     /// True if a member may have become free. Cleared by [`Stages::take_freed`].
     freed: bool,
-    /// Time of the last tick.
+    /// Time of the last tick; wraps around after 49 days.
     now_ms: u32,
+    /// Checks of workers, hosts and load reports.
     liveness: Liveness,
     /// Schedule of the bursts from which MAC addresses are learned.
     learning: learn::LearnSchedule,
@@ -196,7 +204,7 @@ pub struct Stages {
     probes: bool,
     /// Numbers of the workers' queue reports, by pool; `None` for pools that read queue lengths from replies.
     report_numbers: Vec<Option<Numbers>>,
-    /// Number of packets since the last call of [`Stages::exchange`].
+    /// Number of packets since the last call of [`Stages::exchange`]. A large number shows that the core is overloaded.
     received: usize,
     /// Number of packets since the last exchange, and number at which an overloaded core makes the next one.
     unexchanged: usize,
@@ -313,7 +321,7 @@ impl Stages {
         self.process_slowly(port, now, packets, done..packets.len(), verdicts);
     }
 
-    /// Handles these packets of a burst without the fast path.
+    /// Handles the packets in this range of a burst without the fast path, and passes on their verdicts.
     fn process_slowly<B: Buf>(
         &mut self,
         port: usize,
@@ -415,7 +423,8 @@ impl Stages {
         }
     }
 
-    /// Exchanges changes with the node's other cores.
+    /// Exchanges changes with the node's other cores, and schedules an overloaded core's next exchange. `keeps_up` is
+    /// false on an overloaded core, which publishes only larger changes.
     fn exchange_some(&mut self, keeps_up: bool) {
         let Some(exchange) = &mut self.exchange else { return };
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
@@ -439,7 +448,7 @@ impl Stages {
         }
     }
 
-    /// Handles packets without the fast path.
+    /// Handles packets without the fast path: parses, classifies, schedules and rewrites them, and counts the drops.
     fn process_in_stages<B: Buf>(
         &mut self,
         port: usize,
@@ -481,7 +490,7 @@ impl Stages {
         self.packets = parsed;
     }
 
-    /// Runs all stages except rewriting.
+    /// Runs all stages except rewriting: the steps that [`Stages::process`] and [`Stages::decide`] share.
     #[inline(always)]
     fn run_stages<B: Buf>(
         &mut self,
@@ -550,7 +559,8 @@ impl Stages {
         }
     }
 
-    /// Returns true if some pool has no worker to choose, and has unregistered workers.
+    /// Returns true if some pool has no worker to choose, and has unregistered workers. No task can be sent to
+    /// such a pool until one registers.
     #[must_use]
     pub fn awaits_registrations(&self) -> bool {
         self.dispatchers.iter().map(Dispatcher::view).any(|view| {
@@ -562,7 +572,7 @@ impl Stages {
     /// Marks a worker on the node's own core as registered, without a registration on the wire.
     pub fn note_attached(&mut self, pool: usize, member: Member) {
         if let Some(dispatcher) = self.dispatchers.get_mut(pool) {
-            self.liveness.registered(pool, member, dispatcher, &self.counters);
+            self.liveness.note_registered(pool, member, dispatcher, &self.counters);
         }
     }
 
@@ -579,7 +589,7 @@ impl Stages {
         std::mem::take(&mut self.freed) && self.waiting > 0
     }
 
-    /// Records that members became free without a reply.
+    /// Records that members may have become free without a reply, so that waiting tasks are offered again.
     pub fn note_freed(&mut self) {
         self.freed = true;
     }
@@ -601,7 +611,8 @@ impl Stages {
         Some(verdict)
     }
 
-    /// Records that the caller removed the first task of a pool's central queue for another reason.
+    /// Records that the first task of a pool's central queue has left it. The caller of the stages calls this for a
+    /// task that it removes itself, and [`Stages::offer`] for a task that it decided on.
     pub fn leave(&mut self, pool: usize) {
         self.dispatchers[pool].leave();
         self.waiting = self.waiting.saturating_sub(1);
@@ -626,12 +637,14 @@ impl Stages {
     #[inline]
     fn may_refuse(&self, pool: usize, tasks: usize) -> bool {
         let dispatcher = &self.dispatchers[pool];
+        // `queue().0` is the bound of the queue.
         self.refuses(pool)
             && dispatcher.holds()
             && dispatcher.waiting() + tasks > dispatcher.queue().0
     }
 
-    /// Adds the policies' counts to the counters and resets them.
+    /// Adds the policies' counts of picks by kind to the counters, and resets them. The policies count in their
+    /// views.
     pub fn collect_picks(&mut self) {
         for dispatcher in &mut self.dispatchers {
             let picks = std::mem::take(&mut dispatcher.view_mut().picks);
@@ -661,6 +674,7 @@ impl Stages {
         }
         if let Some(fabric) = &mut self.fabric {
             fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);
+            // Drained workers that still receive in-flight tasks, for a limited time.
             if fabric.lingers() {
                 self.end_lingering();
             }

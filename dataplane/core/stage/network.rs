@@ -1,4 +1,8 @@
-//! Tables of the networks around the node. A network never changes: cores get another one instead.
+//! Tables of the networks around the node: ports, servers, workers and pools. A network never changes: for each new
+//! membership a control thread builds another one, and the cores exchange theirs for it.
+//!
+//! Servers, spines and members have *places*: indices that stay the same while the node runs. A place is free (vacant)
+//! after its owner was removed. Pools also have an index, separate from the pool id in packets.
 //!
 //! A port and a server have one address, of either family. All servers of a pool have the same family. Addresses
 //! are in tables of their family, so that IPv4 packets do not pay for the length of IPv6 addresses.
@@ -97,9 +101,12 @@ pub struct Network {
     pub udp_port: u16,
     /// Node id, used in its own messages.
     pub node: u16,
+    /// Tables of the IPv4 addresses.
     v4: Tables<u32>,
+    /// Tables of the IPv6 addresses.
     v6: Tables<u128>,
     ports: Vec<PortAddress>,
+    /// Servers by index (place).
     servers: Vec<Server>,
     /// Index of the pool with each id; [`NO_POOL`] if there is none.
     pool_index: Box<[u16; 1 << 16]>,
@@ -117,7 +124,7 @@ pub struct Network {
     local_port: Option<usize>,
     /// True if the members are leaves.
     is_spine: bool,
-    /// True if no packets are sent.
+    /// True in a program that embeds the library and sends no packets through it.
     is_embedded: bool,
     /// Servers of a spine, each address once. In `servers`, a leaf of several pools has several entries.
     hosts: Vec<(IpAddr, Server)>,
@@ -261,7 +268,8 @@ impl Network {
         }
     }
 
-    /// Checks that a pool's servers, service address and spine have one IP version.
+    /// Checks that a pool's servers, service address and spine have one IP version. A task cannot change its version on
+    /// the way.
     fn check_families(&self, pool: &NetworkPool) -> Result<(), NetworkError> {
         let id = pool.id.unwrap_or_default();
         let servers = pool.members.iter().flatten().map(|&(_, server)| server);
@@ -281,6 +289,10 @@ impl Network {
 
     /// Returns the destination that the tasks of a pool keep under direct return: the address to which clients send
     /// them. `None` for other pools, and for pools without members.
+    ///
+    /// # Errors
+    /// If direct return is impossible: a server is behind a router or inside this process, or clients reach the node at
+    /// several addresses.
     fn unchanged_destination(&self, pool: &NetworkPool) -> Result<Option<IpAddr>, NetworkError> {
         let mut servers = pool.members.iter().flatten().map(|&(_, server)| server).peekable();
         let Some(&first) = servers.peek().filter(|_| pool.is_direct) else { return Ok(None) };
@@ -415,6 +427,7 @@ impl Network {
     /// # Errors
     /// The reason if there is none.
     pub fn leaf(&self, id: u16, pool: Option<usize>) -> Result<Worker, DropReason> {
+        // The list is sorted by leaf id. Tells an unknown leaf from a leaf that is in other pools.
         let first = self.leaves.partition_point(|(place, _)| *place < (id, 0));
         if self.leaves.get(first).is_none_or(|((leaf, _), _)| *leaf != id) {
             return Err(DropReason::UnknownPeer);
@@ -432,9 +445,9 @@ impl Network {
         authenticator.filter(|_| self.local_port != Some(port))
     }
 
-    /// Returns the tables of a family.
+    /// Returns the tables of the family whose addresses have this type.
     #[inline(always)]
-    pub(super) fn of<A: Family>(&self) -> &Tables<A> {
+    pub(super) fn family<A: Family>(&self) -> &Tables<A> {
         A::tables(self)
     }
 
@@ -448,7 +461,7 @@ impl Network {
     /// Returns true if a host may have this MAC address: it is neither zero, nor a group's, nor one of the
     /// node's own.
     #[must_use]
-    pub fn may_be_hosts(&self, mac: Mac) -> bool {
+    pub fn may_be_host_mac(&self, mac: Mac) -> bool {
         mac != Mac::default() && !mac.is_group() && !self.ports.iter().any(|port| port.mac == mac)
     }
 
@@ -475,7 +488,7 @@ impl Network {
     /// or does not exist.
     #[inline]
     pub(super) fn takes<A: Family>(&self, pool: usize) -> bool {
-        self.of::<A::OppositeFamily>().members(pool).is_empty()
+        self.family::<A::OppositeFamily>().members(pool).is_empty()
     }
 
     /// Returns true if the address is the node's own. No server or client may have it.
@@ -629,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_reach() {
+    fn network_reaches_addresses_with_its_prefix() {
         let reaches = |prefix, address| {
             PortNetwork { ip: 0x0A00_0101, prefix, gateway: None }.reaches(address)
         };
@@ -701,7 +714,8 @@ mod tests {
             Some(Host { ip: ip.parse().unwrap(), mac: None, registers: false, was: None })
         };
         let hosts: Vec<_> = servers.iter().map(host).collect();
-        let members = (0..servers.len() as u16).map(|at| Some((at, at))).collect();
+        // Worker ids are the indices of the servers.
+        let members = (0..servers.len() as u16).map(|id| Some((id, id))).collect();
         let pool = NetworkPool { id: Some(7), members, ..NetworkPool::default() };
         let base = FixedNetwork { udp_port: 1234, ports, ..FixedNetwork::default() };
         Network::with_places(base, &hosts, &[], &[pool], &Neighbours::heap(3, 8))

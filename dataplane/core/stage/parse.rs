@@ -1,7 +1,11 @@
 //! Reads bytes into values: the kind of each packet of a burst, or the reason for refusing it. No state, no
-//! panic.
+//! panic. It is the first stage of packets that do not take the fast path.
 //!
-//! IPv4 and IPv6 differ only in their headers. One function reads the message behind them.
+//! IPv4 and IPv6 differ only in their headers. One function reads the message behind them. Its type parameter is the
+//! type of an address: `u32` for IPv4, `u128` for IPv6.
+//!
+//! The *side* of a port says if clients, workers or both are behind it. Each kind of packet is accepted only from
+//! its own side.
 
 use super::network::{Family, Network, PortAddress};
 use crate::io::Buf;
@@ -12,7 +16,7 @@ use crate::wire::task::{Code, Header};
 use crate::wire::udp::{self, Datagram};
 use crate::wire::{ipv4, vlan};
 
-/// Number of packets by which the prefetch is ahead.
+/// Distance of the prefetch in packets: while one packet is read, the one this far behind it is loaded into the cache.
 pub(super) const PREFETCH_AHEAD: usize = 4;
 
 /// Kind of a packet.
@@ -72,7 +76,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// A packet without values.
+    /// A packet without values: the content of the buffer before a burst is read.
     pub const REFUSED: Self = Self {
         kind: PacketKind::Refused(DropReason::Runt),
         extended: false,
@@ -168,8 +172,8 @@ pub fn join_segments<B: Buf>(
     joined
 }
 
-/// Returns true if both checksums are known to be right. A device may verify the UDP checksum alone; that of the IPv4
-/// header is then verified here. An IPv6 header has none.
+/// Returns true if the checksums of the IPv4 and UDP headers are known to be right. A device may verify the UDP
+/// checksum alone; that of the IPv4 header is then verified here. An IPv6 header has none.
 #[inline]
 fn is_verified<B: Buf>(packet: &B) -> bool {
     packet.checksums_verified()
@@ -212,7 +216,7 @@ fn message<A: Family>(
     datagram: &Datagram<A>,
     parsed: &mut Packet,
 ) -> Result<PacketKind, DropReason> {
-    let tables = network.of::<A>();
+    let tables = network.family::<A>();
     let to_us = tables.is_own(datagram.dst) || network.is_service(datagram.dst.to_ip());
     // Packets to the node have its UDP port. All other packets are replies: a worker sends them to the client's
     // address, with the leaf as its next hop.
@@ -225,6 +229,7 @@ fn message<A: Family>(
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
     let from_spine = || network.has_spine_at(datagram.src.to_ip());
     let kind = kind(network, address, to_us, header.code, from_spine)?;
+    // All servers of a pool have one IP version, and a packet of the opposite one cannot concern them.
     if !network.takes::<A>(network.pool_index(header.pool)) && !kind.is_of_fabric() {
         return Err(DropReason::AddressFamily);
     }
@@ -250,7 +255,8 @@ fn can_be_answered(src_port: u16, is_client: bool) -> Result<(), DropReason> {
     if is_client { Ok(()) } else { Err(DropReason::SourceUnreachable) }
 }
 
-/// Returns the minimum time to live of a packet with this header.
+/// Returns the minimum time to live of a packet with this header. Tasks may have more routers before them, so they
+/// need more than other packets.
 #[inline]
 fn least_ttl(network: &Network, header: &Header) -> u8 {
     match header.code.is_task() {
@@ -283,6 +289,7 @@ fn kind(
         (true, Code::QueueReport | Code::ProbeAnswer) => (PacketKind::QueueReport, has_workers),
         (true, Code::Completions) => (PacketKind::Completions, has_workers),
         (true, Code::KeepAlive) if from_spine() => (PacketKind::SpineAlive, true),
+        // Only spines send heartbeats to a port without workers, and this sender is no spine of the node.
         (true, Code::KeepAlive) if !has_workers && network.spines().next().is_some() => {
             return Err(DropReason::UnknownPeer);
         }
@@ -302,7 +309,7 @@ impl Packet {
         self.idle = header.qlen != 0;
         self.udp_at = udp_at;
         self.pool = header.pool;
-        // A task of several packets is scheduled packet by packet, like its continuations.
+        // The packets of such a task are scheduled one by one, outside the runs of whole tasks.
         if header.more { kind.of_several() } else { kind }
     }
 }
@@ -321,7 +328,8 @@ impl PacketKind {
     }
 }
 
-/// Reads a frame that is not IPv4 on an IPv4 port: IPv6, or ARP.
+/// Reads a frame that is not IPv4, or arrives on an IPv6 port: IPv6 there, or ARP on an IPv4 port. Other frames are
+/// refused; the reason tells frames with a VLAN tag from the rest.
 #[inline(never)]
 fn other_ether_type(
     network: &Network,

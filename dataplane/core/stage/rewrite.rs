@@ -1,5 +1,8 @@
 //! Rewrites addresses, header fields and checksums of forwarded packets. Decides only the next hop.
 //!
+//! Checksums are updated by their *change* (RFC 1624), not recomputed. The part of the change that a worker's or a
+//! route's new values cause is computed once for all packets. The part of the removed values is added to it.
+//!
 //! The fast path uses the same functions, with offsets that are known beforehand.
 
 use std::slice;
@@ -63,23 +66,25 @@ pub fn towards_worker<A: Family>(
     parsed: &Packet,
 ) -> Verdict {
     let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
-    let Some(target) = network.of::<A>().member(pool, member) else {
+    let Some(target) = network.family::<A>().member(pool, member) else {
         return Verdict::Drop(DropReason::AddressFamily);
     };
     let removed = removed(A::dst(&frame[ether::LEN..]));
-    let (at, mut verdict) = (usize::from(parsed.udp_at), Verdict::Consumed);
+    let (udp_at, mut verdict) = (usize::from(parsed.udp_at), Verdict::Consumed);
+    // The packet as a burst of one.
     let place = (slice::from_mut(&mut verdict), 0);
-    readdress_task(neighbours, (frame, at), removed, target, parsed.idle, place);
+    readdress_task(neighbours, (frame, udp_at), removed, target, parsed.idle, place);
     verdict
 }
 
-/// Returns the checksum change of removing an address.
+/// Returns the checksum change of replacing an address by zero. With the change from zero to the new address, it makes
+/// the whole change.
 pub(super) fn removed<A: Family>(address: A) -> FoldedDelta {
     FoldedDelta::fold(A::replace(ChecksumDelta::default(), address, A::default()))
 }
 
-/// Readdresses a task, whose UDP header is at an offset, to its member. It is at `index` of a burst. `removed` is the
-/// checksum change of removing its old destination.
+/// Readdresses a task, whose UDP header is at an offset, to its member, and writes the choice into its task header. It
+/// is at `index` of a burst. `removed` is the checksum change of removing its old destination.
 #[inline(always)]
 pub(super) fn readdress_task<A: Family>(
     neighbours: &Neighbours,
@@ -98,7 +103,7 @@ pub(super) fn readdress_task<A: Family>(
         delta.and(FoldedDelta::straddling_double_word_removed(old)),
     );
     A::forward_to(&mut frame[ether::LEN..], target.ip, removed.and(target.ip_delta));
-    out(neighbours, &target.next_hop, target.worker, frame, verdicts, index);
+    write_next_hop(neighbours, &target.next_hop, target.worker, frame, verdicts, index);
 }
 
 /// Marks a rewritten task of a pool with direct return if it fills its worker up to the policy's bound. Tasks may then
@@ -161,10 +166,10 @@ fn towards_client<A: Family>(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Verdict {
-    let (pool, at) = (network.pool_index(parsed.pool), usize::from(parsed.udp_at));
+    let (pool, udp_at) = (network.pool_index(parsed.pool), usize::from(parsed.udp_at));
     let mut verdict = Verdict::Consumed;
     let mut rewriter = ReplyRewriter::<A>::new(network, neighbours, now_ms, pool);
-    match rewriter.send((frame, at), slice::from_mut(&mut verdict), 0) {
+    match rewriter.send((frame, udp_at), slice::from_mut(&mut verdict), 0) {
         Ok(()) => verdict,
         Err(reason) => Verdict::Drop(reason),
     }
@@ -185,7 +190,7 @@ pub(super) struct ReplyRoute<A: Family> {
     ip_delta: FoldedDelta,
 }
 
-/// Rewriter that readdresses replies to their clients.
+/// Rewriter that readdresses the replies of a burst to their clients.
 pub(super) struct ReplyRewriter<'a, A: Family> {
     network: &'a Network,
     neighbours: &'a Neighbours,
@@ -221,7 +226,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
     #[inline(never)]
     fn route(&self, key: (usize, A)) -> ReplyRoute<A> {
         let (port, _) = key;
-        let tables = self.network.of::<A>();
+        let tables = self.network.family::<A>();
         let ip = tables.service(self.pool).or_else(|| Some(tables.port(port)?.ip));
         let ip = ip.unwrap_or_default(); // never: routes lead to ports of their family
         let src_mac = self.network.port(port).mac.to_bits();
@@ -241,7 +246,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
     /// If no port leads to the client.
     #[inline(always)]
     pub(super) fn route_to(&mut self, client: A) -> Result<ReplyRoute<A>, DropReason> {
-        let key = self.network.of::<A>().client_route(client).ok_or(DropReason::NoRoute)?;
+        let key = self.network.family::<A>().client_route(client).ok_or(DropReason::NoRoute)?;
         let route = match self.last {
             Some(last) if last.key == key => return Ok(last),
             Some(last) if last.key.0 == key.0 => {
@@ -269,7 +274,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
         udp::update_checksum_folded(&mut frame[udp_at..], removed.and(route.udp_delta));
         A::forward_from(&mut frame[ether::LEN..], route.ip, removed.and(route.ip_delta));
         let worker = task::src(&frame[udp_at + udp::LEN..]);
-        out(self.neighbours, &route.next_hop, worker, frame, verdicts, index);
+        write_next_hop(self.neighbours, &route.next_hop, worker, frame, verdicts, index);
         Ok(())
     }
 }
@@ -277,7 +282,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
 /// Writes the MAC addresses for the next hop, and the verdict on a packet that is a task or reply of
 /// `worker`.
 #[inline(always)]
-fn out(
+fn write_next_hop(
     neighbours: &Neighbours,
     next_hop: &NextHop,
     worker: u16,

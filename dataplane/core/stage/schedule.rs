@@ -1,5 +1,8 @@
 //! Picks members for tasks: one call of the pool's policy for each run of tasks of one pool. In pools whose tasks may
 //! wait, it is one call for each task.
+//!
+//! A task of several packets is no part of a run. Its first packet gets a member, and the affinity table
+//! ([`super::affinity`]) leads the further ones there.
 
 use arrayvec::ArrayVec;
 
@@ -20,6 +23,7 @@ struct Run {
     pool: usize,
     /// Index of each task in the burst.
     indices: ArrayVec<u8, BURST>,
+    /// The tasks, as the policy sees them.
     tasks: ArrayVec<Task, BURST>,
 }
 
@@ -45,7 +49,7 @@ pub fn burst<B: Buf>(
         }
         if pool_id != Some(packet.pool) {
             flush(stages, &mut run, parsed, verdicts);
-            let packet = &mut parsed[index];
+            let packet = &mut parsed[index]; // again, because `flush` has used the list
             let Some(pool) = stages.network.pool(packet.pool) else {
                 refuse(packet, &mut verdicts[index], DropReason::UnknownPool);
                 continue;
@@ -71,14 +75,14 @@ pub fn burst<B: Buf>(
     flush(stages, &mut run, parsed, verdicts);
 }
 
-/// Refuses a packet for this reason.
+/// Refuses a packet for this reason: later stages skip it.
 #[inline]
 fn refuse(parsed: &mut Packet, verdict: &mut Verdict, reason: DropReason) {
     parsed.kind = PacketKind::Refused(reason);
     *verdict = Verdict::Drop(reason);
 }
 
-/// Schedules the tasks of the run, and empties it.
+/// Schedules the tasks of the run, writes the results into their packets' values, and empties the run.
 #[inline]
 fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &mut [Verdict]) {
     let (pool, indices) = (run.pool, &run.indices);
@@ -94,7 +98,7 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
 pub(super) type Placement = Result<Option<Pick>, DropReason>;
 
 /// Decides on at most [`BURST`] new tasks of one pool (by index). Calls `take` with each decision and the
-/// index of its task, in order. In pools with held tasks, once a task must wait, those behind it wait too.
+/// index of its task, in order. In pools with waiting tasks, once a task must wait, those behind it wait too.
 #[inline]
 pub(super) fn offer_run(
     stages: &mut Stages,
@@ -120,8 +124,8 @@ pub(super) fn offer_run(
     }
 }
 
-/// Picks a member for the next task of its pool; `None` if no member may take it now. A policy without a free credit
-/// may take that of the oldest unfinished multi-packet task.
+/// Picks a member for the next task of its pool; `None` if no member may take it now. A pool whose members are all full
+/// may take the credit of its oldest unfinished multi-packet task.
 pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
     let Stages { dispatchers, affinity, .. } = stages;
     let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
@@ -163,7 +167,7 @@ impl Stages {
 
     /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if its pool
     /// has ended meanwhile.
-    pub(super) fn may_wait_on(&self, pool: usize) -> bool {
+    pub(super) fn may_keep_waiting(&self, pool: usize) -> bool {
         self.dispatchers[pool].holds() && self.network.pool_id(pool).is_some()
     }
 
@@ -173,7 +177,7 @@ impl Stages {
     }
 }
 
-/// Assigns a new task to its member, queues it, or refuses it.
+/// Applies the decision on a new task to its packet: assigns the task to its member, queues it, or refuses it.
 fn settle(
     stages: &mut Stages,
     pool: usize,
@@ -197,8 +201,8 @@ fn settle(
     }
 }
 
-/// Decides on the first task of a pool's queue. Returns `None` if it must wait on. Parses it again: the queue keeps
-/// only its bytes.
+/// Decides on the first task of a pool's queue. Returns `None` if it must keep waiting. Parses it again: the queue
+/// keeps only its bytes.
 pub fn offered(
     stages: &mut Stages,
     pool: usize,
@@ -220,7 +224,7 @@ pub fn offered(
         find_or_pick(stages, pool, now, frame, &packet, true)
     };
     match pick {
-        Err(DropReason::NoMember) if stages.may_wait_on(pool) => None,
+        Err(DropReason::NoMember) if stages.may_keep_waiting(pool) => None,
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
             assign(pool, pick, &mut packet);
@@ -270,6 +274,9 @@ fn place_packet(
 
 /// Returns the member of a multi-packet task. Picks one if this is its first packet and `is_next` is true: no
 /// other task waits before it.
+///
+/// # Errors
+/// The reason for dropping the packet. `NoMember` means that the packet may wait instead, if the pool lets tasks wait.
 fn find_or_pick(
     stages: &mut Stages,
     pool: usize,

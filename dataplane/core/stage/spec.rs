@@ -1,4 +1,5 @@
-//! Input of a network's tables: ports, hosts and pools.
+//! Input of a network's tables: ports, hosts and pools. The control thread makes these values from the configuration
+//! and the membership; [`Network::with_places`](super::Network::with_places) builds the tables from them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -125,7 +126,7 @@ impl<A: Address> PortNetwork<A> {
 /// IPv6 address of a port.
 pub type PortV6 = PortNetwork<u128>;
 
-/// Link of a leaf's pool to a spine.
+/// Link of a leaf's pool to a spine: the leaf publishes the pool's load there, and the spine sends tasks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpineLink {
     /// Place of the spine.
@@ -180,7 +181,7 @@ pub struct FixedNetwork {
     pub ports: Vec<PortAddress>,
     /// Port to workers inside this process, which need no proof.
     pub inside: Option<usize>,
-    /// True for a spine: its members are leaves, each of which may be in several pools.
+    /// True for a spine, whose members are leaves. One leaf may be a member of several pools.
     pub is_spine: bool,
     /// True if tasks and reports are passed as values, without packets. Hosts then need no MAC addresses, and
     /// the node does not resolve them.

@@ -1,4 +1,8 @@
-//! Tables of one family of addresses around the node.
+//! Tables of one family of addresses around the node. A network ([`super::Network`]) has them for `u32` (IPv4) and
+//! `u128` (IPv6) addresses.
+//!
+//! Servers and members have fixed *places* (indices), which may be vacant. Under *direct return* a pool's servers
+//! reply straight to the clients.
 
 use arrayvec::ArrayVec;
 
@@ -62,7 +66,8 @@ pub(super) struct Routes<A> {
 }
 
 impl<A: HostAddress> Routes<A> {
-    /// Creates the routes by the ports whose side has the property `is_side`.
+    /// Creates the routes by the ports whose side has the property `is_side`. The first of their gateways is the
+    /// router.
     pub(super) fn new(ports: &[PortAddress], is_side: fn(Side) -> bool) -> Self {
         let of_side = || {
             let ports = ports.iter().enumerate().filter(|(_, port)| is_side(port.side));
@@ -115,7 +120,7 @@ impl Destination {
 pub struct Target<A: HostAddress> {
     /// Worker id.
     pub worker: u16,
-    /// Choice of this worker, in packet byte order.
+    /// Choice of this worker: the fields `dst` and `qlen` of the task header, in packet byte order.
     pub choice: [u8; 4],
     /// Address of its server, in packet byte order. Under direct return, the address to which clients send tasks.
     pub ip: A::Bytes,
@@ -165,7 +170,7 @@ fn unreachable<A: HostAddress>(ports: &[PortAddress]) -> Vec<UnreachableSource<A
     };
     let no_hosts = A::NO_HOSTS.iter().map(|&(network, mask)| UnreachableSource { network, mask });
     let mut all: Vec<_> = no_hosts.chain(ports().map(of_port)).collect();
-    // A mask with at least two zeros.
+    // True for a mask with at least two zeros: the network has more than two addresses.
     let has_edges = |port: &PortNetwork<A>| {
         let hosts = !port.mask();
         hosts != A::default() && !hosts.is_one_bit()
@@ -177,14 +182,14 @@ fn unreachable<A: HostAddress>(ports: &[PortAddress]) -> Vec<UnreachableSource<A
     };
     let with_clients = ports().filter(|(side, _)| side.has_clients()).map(|(_, port)| port);
     for edge in with_clients.filter(has_edges).flat_map(edges) {
-        list(&mut all, edge);
+        add_range_of(&mut all, edge);
     }
     all
 }
 
-/// Adds an address to a list of ranges, if none has it.
-fn list<A: HostAddress>(ranges: &mut Vec<UnreachableSource<A>>, address: A) {
-    if !ranges.iter().any(|range| range.is(address)) {
+/// Adds the range of one address to a list of ranges, if none contains it.
+fn add_range_of<A: HostAddress>(ranges: &mut Vec<UnreachableSource<A>>, address: A) {
+    if !ranges.iter().any(|range| range.contains(address)) {
         ranges.push(UnreachableSource::host(address));
     }
 }
@@ -204,7 +209,7 @@ pub struct Tables<A: HostAddress> {
     servers: Vec<Option<A>>,
     /// Addresses of the servers, sorted.
     server_ips: Vec<A>,
-    /// Servers that have moved: index, and previous address.
+    /// Servers that have moved a short time ago: index, and previous address. Packets in flight still come from it.
     moved: Vec<(u16, A)>,
     /// Addresses that no client can have, whatever the routes.
     unreachable: Vec<UnreachableSource<A>>,
@@ -302,7 +307,7 @@ impl<A: HostAddress> Tables<A> {
         self.server_ips.sort_unstable();
         // No client has a service address.
         for &service in self.services.iter().flatten().filter(|_| self.is_spine) {
-            list(&mut self.unreachable, service);
+            add_range_of(&mut self.unreachable, service);
         }
     }
 
@@ -340,7 +345,8 @@ impl<A: HostAddress> Tables<A> {
     /// Returns the address of the server of a pool's member; `None` for a vacant place and for the opposite family.
     pub(super) fn host(&self, pool: usize, member: Member) -> Option<A> {
         let target = self.member(pool, member)?;
-        // A spine has no workers, and its targets always have the leaves' addresses.
+        // Under direct return a target has no server's address, so the worker's entry comes first. A spine has no
+        // workers, and its targets always have the leaves' addresses.
         let worker = self.worker(target.worker).map(|entry| entry.ip);
         worker.or_else(|| A::from_ip(target.ip.into()))
     }
@@ -372,7 +378,7 @@ impl<A: HostAddress> Tables<A> {
     /// ports. The address is neither the node's own, nor a server's, nor one to which servers reply without
     /// the node.
     pub(super) fn is_client(&self, address: A) -> bool {
-        !self.unreachable.iter().any(|range| range.is(address))
+        !self.unreachable.iter().any(|range| range.contains(address))
             && self.server_ips.binary_search(&address).is_err()
             && self.client_route(address).is_some()
     }
@@ -390,10 +396,10 @@ impl<A: HostAddress> Tables<A> {
         service.or_else(|| Some(self.port(port)?.ip))
     }
 
-    /// Returns the values for checking sources of tasks at a port.
+    /// Returns the values by which the fast path checks the sources of tasks at a port.
     pub(super) fn sources(&self, port: usize) -> Sources<A> {
         let mut unreachable = self.unreachable.clone();
-        self.server_ips.iter().for_each(|&ip| list(&mut unreachable, ip));
+        self.server_ips.iter().for_each(|&ip| add_range_of(&mut unreachable, ip));
         let network = self.port(port).filter(|_| self.to_clients.gateway.is_none());
         let clients = network.map(|port| (port.ip & port.mask(), port.mask()));
         // Keeps the ranges that overlap the clients' network.

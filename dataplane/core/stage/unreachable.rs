@@ -1,4 +1,5 @@
-//! Ranges of addresses that no reply of the node reaches.
+//! Ranges of addresses that no reply of the node reaches. A task from such a source is refused: its worker would
+//! serve it in vain.
 
 use crate::wire::address::Address;
 
@@ -7,7 +8,9 @@ use crate::wire::address::Address;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct UnreachableSource<A> {
+    /// First address of the range.
     pub network: A,
+    /// Bits in which an address of the range equals `network`.
     pub mask: A,
 }
 
@@ -19,7 +22,7 @@ impl<A: Address> UnreachableSource<A> {
 
     /// Returns true if the address is in the range.
     #[inline(always)]
-    pub fn is(self, address: A) -> bool {
+    pub fn contains(self, address: A) -> bool {
         (address ^ self.network) & self.mask == A::default()
     }
 
@@ -51,6 +54,7 @@ pub(super) fn merge<A: Address>(ranges: &mut Vec<UnreachableSource<A>>) {
         })
     };
     while let Some((first, second)) = pair(ranges) {
+        // The merged range ignores the bit in which the two differ.
         let bit = ranges[first].network ^ ranges.remove(second).network;
         let UnreachableSource { network, mask } = &mut ranges[first];
         (*network, *mask) = (*network & !bit, *mask & !bit);
@@ -62,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_merge_where_they_make_up_one() {
+    fn ranges_merge_that_form_one_range() {
         let range = |(network, mask): (u32, u32)| UnreachableSource { network, mask };
         let mut ranges = [4, 9, 7, 5, 6].map(UnreachableSource::host).to_vec();
         merge(&mut ranges);

@@ -123,8 +123,8 @@ pub struct Capacity {
 }
 
 impl Stages {
-    /// Returns the sizes for which there is memory. Tasks of any pool may wait once its policy lets them. So
-    /// there is room for them even if no policy does so far.
+    /// Returns the sizes for which there is memory. An update may change any pool's policy to one that lets tasks wait,
+    /// so there is room for them even if no policy does so far.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
         let bounds = |counts: &dyn Fn(&Dispatcher) -> bool| {
@@ -134,6 +134,7 @@ impl Stages {
                 .map(|dispatcher| dispatcher.queue().0)
                 .sum::<usize>()
         };
+        // The bounds of all queues that may hold tasks now; at least those of all queues, up to `QUEUE_MAX`.
         let waiting = bounds(&Dispatcher::holds).max(bounds(&|_| true).min(QUEUE_MAX));
         let waiting = waiting.max(self.waiting_least);
         Capacity { pools: self.dispatchers.capacity(), waiting }
@@ -185,6 +186,7 @@ impl Stages {
     fn step(&mut self, step: &mut Step) {
         match step {
             Step::Begin { new, pool } => self.begin(*pool, new),
+            // The watch follows the network, which has the change already.
             &mut Step::Register { pool, member } => {
                 let dispatcher = &mut self.dispatchers[pool];
                 self.liveness.watch_worker(pool, member, &self.network, dispatcher);
@@ -217,6 +219,7 @@ impl Stages {
             return;
         };
         let mut active = self.dispatchers[pool].view().active().iter();
+        // The pool has active members, and all of them are drained.
         let lingers =
             active.len() > 0 && !active.any(|&member| self.liveness.may_be_chosen(pool, member));
         fabric.linger(pool, lingers);

@@ -1,10 +1,10 @@
 //! Broadcast ring: cache lines in which one core of a node publishes member state to all other cores. Only
-//! that core writes; each reader proceeds at its own pace.
+//! that core writes; each reader proceeds at its own pace. [`super::exchange`] holds a core's ends of all rings.
 //!
 //! A message is one word. A line has a header and carries up to 15 messages about one pool. Readers detect new
 //! messages in the line itself, without a shared counter. The writer never waits. An overtaken reader detects
-//! this and reads the last published value of each member ([`super::pool_exchange`]) instead. A *lap* is one pass of the
-//! writer over all lines.
+//! this and reads the last published value of each member ([`super::pool_exchange`]) instead. A *lap* is one pass of
+//! the writer over all lines.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -20,7 +20,7 @@ const MESSAGES: usize = 15;
 /// Size of a ring in bytes: a line for its head, and its lines.
 pub const BYTES: usize = 64 * (LINES + 1);
 
-/// A cache line: a header and messages.
+/// A cache line: a `Header` and messages, each with a member (upper half) and a value (lower half).
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Line {
@@ -53,9 +53,12 @@ pub struct Subject {
 /// (4). No more messages follow in a closed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
+    /// Value of [`lap`] for the line.
     lap: u16,
     subject: Subject,
+    /// True if the writer has gone on to the next line.
     is_closed: bool,
+    /// Number of messages.
     count: usize,
 }
 
@@ -96,10 +99,11 @@ pub struct Sender {
     line: u64,
     /// Subject of the current line.
     subject: Subject,
-    /// Number of messages in the line that readers see. `staged` also counts the unpublished ones.
+    /// Number of messages in the line that readers see.
     visible: usize,
+    /// Number of messages in the line, including unpublished ones.
     staged: usize,
-    /// Messages of the current line.
+    /// Messages of the current line: member (upper half) and value (lower half).
     messages: [u32; MESSAGES],
 }
 
@@ -156,6 +160,7 @@ impl Sender {
             // A reader of the previous lap must not mistake new messages for old ones. So the new lap becomes
             // visible before the first new message: the fence pairs with the one in `Receiver::take`.
             self.head[0].store(self.line, Relaxed);
+            // An open line of the new lap without messages.
             line.header
                 .store(Header { is_closed: false, ..Header::unpack(header(0)) }.pack(), Relaxed);
             fence(Release);
@@ -163,6 +168,7 @@ impl Sender {
         for index in self.visible..self.staged {
             line.messages[index].store(self.messages[index], Relaxed);
         }
+        // `Release`: a reader of this header also reads its messages.
         line.header.store(header(self.staged), Release);
         self.visible = self.staged;
     }
@@ -172,6 +178,7 @@ impl Sender {
 #[derive(Debug)]
 pub struct Receiver {
     lines: Slice<Line>,
+    /// Number of the writer's current line.
     head: Slice<AtomicU64>,
     /// Number of the line to read next, over all laps.
     line: u64,
@@ -212,6 +219,7 @@ impl Receiver {
     pub fn receive(&mut self, messages: &mut Messages) -> Option<ReadResult> {
         let word = self.lines[self.line as usize % LINES].header.load(Acquire);
         let header = Header::unpack(word);
+        // The frequent case: the line is current, open, and read up to its end.
         if header.lap == lap(self.line) && header.count == self.read && !header.is_closed {
             return None;
         }
@@ -336,7 +344,8 @@ mod tests {
         assert_eq!(values, [last, last + 1, last + 2, last + 3]);
     }
 
-    /// The writer sometimes overtakes its reader. Messages between two losses are in order and complete.
+    /// The writer sometimes overtakes its reader. Messages between two losses are in order and complete, and no message
+    /// is a mixture of two.
     // promise: scheduling.2
     #[test]
     fn threads_hear_no_mixture() {

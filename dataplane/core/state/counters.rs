@@ -1,5 +1,5 @@
-//! Counters and gauges of a core: its actions, its contents, its drops by reason, its pauses, and the time that its
-//! decisions take.
+//! Counters and gauges of a core: its actions, the packets and tasks that it holds, its drops by reason, its pauses
+//! (times without a poll), and the time that its decisions take.
 //!
 //! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. Both determine the state file,
 //! the accounts (reports at a process's end), the C library and docs/reference/counters.md. A *held* packet waits in
@@ -171,8 +171,8 @@ metrics! {
         Resubmits => "resubmits", "tasks";
         /// Replies of workers.
         Replies => "replies", "packets";
-        /// Replies, also in `replies` or `completions`, of workers without an outstanding task: duplicates, or tasks of an
-        /// earlier run.
+        /// Replies, also in `replies` or `completions`, of workers without an outstanding task: duplicates, or tasks of
+        /// an earlier run.
         SurplusReplies => "surplus_replies", "packets";
         /// Originated packets lost for lack of a buffer or rejected by the port.
         OriginatedUnsent => "originated_unsent", "packets";
@@ -202,8 +202,8 @@ metrics! {
         Sleeps => "sleeps", "times";
         /// Sleeps, also in `sleeps`, that a device ended. Others end by their time limit.
         Wakes => "wakes", "times";
-        /// Sleeps of more than 50 us, also in `sleeps`, after whose time limit packets were waiting, and no interrupt came
-        /// for 1 ms: a device did not wake the core.
+        /// Sleeps of more than 50 us, also in `sleeps`, after whose time limit packets were waiting, and no interrupt
+        /// came for 1 ms: a device did not wake the core.
         LateWakes => "late_wakes", "times";
     }
 }
@@ -239,22 +239,22 @@ pub const COUNT: usize = Counter::ALL.len() + Gauge::ALL.len() + DropReason::COU
 /// Descriptions of these numbers, in the order of their words.
 pub const METRICS: [Metric; COUNT] = {
     let mut metrics = [Counter::RxPackets.metric(); COUNT];
-    let mut at = 0;
-    while at < Counter::ALL.len() {
-        metrics[at] = Counter::ALL[at].metric();
-        at += 1;
+    let mut index = 0;
+    while index < Counter::ALL.len() {
+        metrics[index] = Counter::ALL[index].metric();
+        index += 1;
     }
-    let gauges = at;
-    while at < gauges + Gauge::ALL.len() {
-        metrics[at] = Gauge::ALL[at - gauges].metric();
-        at += 1;
+    let gauges = index; // index of the first gauge
+    while index < gauges + Gauge::ALL.len() {
+        metrics[index] = Gauge::ALL[index - gauges].metric();
+        index += 1;
     }
-    let reasons = at;
-    while at < COUNT {
-        let reason = DropReason::ALL[at - reasons];
+    let reasons = index; // index of the first drop reason
+    while index < COUNT {
+        let reason = DropReason::ALL[index - reasons];
         let (name, help) = (reason.name(), reason.help());
-        metrics[at] = Metric { name, kind: CounterKind::Counter, unit: "packets", help };
-        at += 1;
+        metrics[index] = Metric { name, kind: CounterKind::Counter, unit: "packets", help };
+        index += 1;
     }
     metrics
 };
@@ -263,15 +263,15 @@ pub const METRICS: [Metric; COUNT] = {
 /// other meanings. Part of the state file's version.
 pub const TABLE: u32 = {
     // FNV-1a.
-    let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
-    while at < COUNT {
-        let (name, mut byte) = (METRICS[at].name.as_bytes(), 0);
+    let (mut hash, mut index) = (0x811c_9dc5_u32, 0);
+    while index < COUNT {
+        let (name, mut byte) = (METRICS[index].name.as_bytes(), 0);
         while byte <= name.len() {
             let next = if byte < name.len() { name[byte] } else { 0 };
             hash = (hash ^ next as u32).wrapping_mul(0x0100_0193);
             byte += 1;
         }
-        at += 1;
+        index += 1;
     }
     hash
 };
@@ -287,8 +287,9 @@ const DECISION_TIME: usize = COUNT + 1 + PAUSES;
 /// Number of u64 words of one core's counters: the numbers, the count of pauses, a ring of them, and the histogram
 /// of decision times.
 pub const WORDS: usize = DECISION_TIME + histogram::WORDS;
-/// Pauses have units of 2^10 ticks: the start in the upper 40 bits, the length in the lower 24.
-const UNIT: u32 = 10;
+/// Binary logarithm of a pause word's unit, 2^10 ticks. The start is in the word's upper 40 bits, the length in the
+/// lower 24.
+const UNIT_BITS: u32 = 10;
 /// Number of a pause word's bits that hold the length.
 const LENGTH_BITS: u32 = 24;
 
@@ -331,7 +332,7 @@ impl Counters {
         Self(words)
     }
 
-    /// Returns the number of polls of this core.
+    /// Returns the number of polls of this core, with and without packets.
     #[must_use]
     pub fn polls(&self) -> u64 {
         self.read(Counter::BusyPolls) + self.read(Counter::EmptyPolls)
@@ -374,7 +375,7 @@ impl Counters {
     pub fn note_pause(&self, from: u64, to: u64) {
         let number = self.0[COUNT].load(Relaxed);
         // Rounded outwards: the recorded interval contains the pause.
-        let (first, last) = (from >> UNIT, to.div_ceil(1 << UNIT));
+        let (first, last) = (from >> UNIT_BITS, to.div_ceil(1 << UNIT_BITS));
         let length = (last - first).min((1 << LENGTH_BITS) - 1);
         let index = COUNT + 1 + (number % PAUSES as u64) as usize;
         self.0[index].store(first << LENGTH_BITS | length, Relaxed);
@@ -387,8 +388,8 @@ impl Counters {
         let number = self.0[COUNT].load(Acquire);
         let pause = |word: &AtomicU64| {
             let word = word.load(Relaxed);
-            let from = word >> LENGTH_BITS << UNIT;
-            PollPause { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
+            let from = word >> LENGTH_BITS << UNIT_BITS;
+            PollPause { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT_BITS) }
         };
         let stored = number.min(PAUSES as u64) as usize;
         (number, self.0[COUNT + 1..][..stored].iter().map(pause).collect())
@@ -428,7 +429,8 @@ impl Counters {
         self.totals().dropped()
     }
 
-    /// Adds the counts of `source` since the last call with this `folded`, and stores them there. Ignores gauges.
+    /// Adds the counts of `source` since the last call. `folded` holds the values of that call and gets the new ones.
+    /// Ignores gauges.
     pub fn fold(&self, source: &Self, folded: &mut [u64; COUNT]) {
         for (index, folded) in folded.iter_mut().enumerate() {
             if METRICS[index].kind == CounterKind::Counter {
@@ -589,8 +591,8 @@ mod tests {
         assert!(count == 1 && from <= 5_000_000_001 && to >= 5_000_100_001, "{found:?}");
         // Both ends are rounded to units of 1024 ticks.
         assert!(to - from < 100_000 + 2 * 1024, "{found:?}");
-        for at in 0..PAUSES as u64 + 5 {
-            counters.note_pause(at << 20, (at << 20) + 50_000);
+        for number in 0..PAUSES as u64 + 5 {
+            counters.note_pause(number << 20, (number << 20) + 50_000);
         }
         let (count, mut found) = counters.pauses();
         found.sort_unstable();

@@ -1,5 +1,6 @@
 //! One core's ends of a node's broadcast rings: the ring that it writes, and those of all other cores, which
-//! it reads.
+//! it reads. Each ring carries changes of members' counts or loads. [`crate::policy::exchange`] sends and processes
+//! them.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use super::region::Region;
 pub struct Exchange {
     /// Ring that this core writes.
     pub sender: Sender,
+    /// Rings of the remote cores.
     receivers: Box<[Receiver]>,
     /// Index of the receiver to read next.
     next: usize,

@@ -5,7 +5,9 @@
 //! disturbs no device. After the inspection the node opens an acceptable file through that same place. It
 //! therefore uses the inspected file, whatever happens to the path meanwhile.
 //!
-//! Calls about signals, priorities and groups are here too, because this file may use unsafe code.
+//! [`ExistingFile`] is a file to inspect, [`Scratch`] a new one until it is complete, [`ReportFile`] the output of a
+//! command, and [`NameLock`] the right to own a path. Calls about signals, priorities and groups are here too, because
+//! this file may use unsafe code.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsStr};
@@ -280,6 +282,7 @@ pub fn open_again(file: &File) -> io::Result<File> {
 /// A name in an open folder. Removes the file at the end unless it is kept.
 #[derive(Debug)]
 struct Entry {
+    /// The folder, opened as a place only.
     folder: OwnedFd,
     name: String,
     /// True if the file stays, or does not exist yet.
@@ -311,6 +314,7 @@ impl Entry {
 }
 
 impl Drop for Entry {
+    /// Removes an incomplete file.
     fn drop(&mut self) {
         if !self.is_kept {
             let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
@@ -322,7 +326,9 @@ impl Drop for Entry {
 /// it never is, it is removed.
 #[derive(Debug)]
 pub struct Scratch<T> {
+    /// The open file or socket.
     item: T,
+    /// Its random name.
     entry: Entry,
 }
 
@@ -561,8 +567,10 @@ impl<'a> ReportFile<'a> {
 /// A report that is written piece by piece. Its path shows the previous file until [`OpenReport::finish`].
 #[derive(Debug)]
 pub struct OpenReport {
+    /// Option of the command that names the file.
     option: String,
     path: PathBuf,
+    /// The file under its random name.
     scratch: Scratch<File>,
 }
 
@@ -600,6 +608,7 @@ impl Write for OpenReport {
         within_limits(|| self.scratch.item_mut().write(bytes))
     }
 
+    /// Does nothing: writes are not buffered.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -610,6 +619,7 @@ impl Write for OpenReport {
 pub struct FileIdentity(u64, u64);
 
 impl FileIdentity {
+    /// Returns the identity in a file's metadata.
     fn of(stat: &Stat) -> Self {
         Self(stat.st_dev, stat.st_ino)
     }
@@ -649,7 +659,9 @@ impl From<io::Error> for NameError {
 /// other's. A lock on the state file itself would let its readers block the owner.
 #[derive(Debug)]
 pub struct NameLock {
+    /// Open file that carries the lock.
     file: File,
+    /// Path of the lock's file.
     path: PathBuf,
     /// Process that took the lock.
     process: u32,
@@ -753,6 +765,7 @@ impl NameLock {
 }
 
 impl Drop for NameLock {
+    /// Removes the lock's file, unless this is a forked child.
     fn drop(&mut self) {
         // The file is still locked, so a process that opens it now detects its removal.
         if self.is_own()

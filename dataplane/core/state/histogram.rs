@@ -1,4 +1,5 @@
-//! Histograms of durations in words of a region: a count per bucket. One core writes, any thread may read.
+//! Histograms of durations in words of a region: a count per bucket. One core writes, any thread may read. Cores record
+//! ages of load reports, waiting times and decision times in them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -116,7 +117,7 @@ mod tests {
         let snapshot = histogram.read();
         assert_eq!(snapshot.buckets, BTreeMap::from([(10, 2), (20, 2), (500, 3), (1_000, 1)]));
         assert_eq!((snapshot.count, snapshot.sum_ns), (9, 10_000_000_001 + 10 + 22 + 1_500 + 501));
-        let up_to = |bound| snapshot.cumulative().find(|at| at.0 == bound).unwrap().1;
+        let up_to = |bound| snapshot.cumulative().find(|entry| entry.0 == bound).unwrap().1;
         assert_eq!([10, 20, 200, 500, 10_000_000_000].map(up_to), [2, 4, 4, 7, 8]);
     }
 

@@ -33,10 +33,13 @@ pub struct IdleList {
 /// Words of the list, borrowed for a run of changes (see [`super::words`]).
 #[derive(Debug)]
 pub struct IdleWords<'a> {
+    /// Number of members, for readers.
     count: &'a AtomicU16,
-    /// Value of `count`.
+    /// Value of `count`, in a register.
     len: u16,
+    /// Members in order.
     members: &'a [AtomicU16],
+    /// Place of each member.
     places: &'a [AtomicU16],
 }
 
@@ -189,6 +192,7 @@ impl IdleWords<'_> {
     pub fn note(&mut self, member: Member, idle: bool) {
         let place = &self.places[member.index()];
         if place.load(Relaxed) != ABSENT {
+            // On the list, or excluded.
             if !idle {
                 // A copy, because a variable whose address goes to a call does not stay in registers.
                 let list = Self { ..*self };
@@ -227,6 +231,7 @@ impl IdleWords<'_> {
         if place >= EXCLUDED {
             return false;
         }
+        // The last member moves to the free place.
         let last = self.len - 1;
         self.put(Member(self.members[usize::from(last)].load(Relaxed)), usize::from(place));
         self.places[member.index()].store(ABSENT, Relaxed);
@@ -279,7 +284,7 @@ mod tests {
             steps in proptest::collection::vec((0..7_u8, 0..20_u16), 0..300),
         ) {
             let mut list = list(20);
-            let mut model: Vec<Member> = Vec::new();
+            let mut model: Vec<Member> = Vec::new(); // expected members, in order
             let mut excluded = Vec::new();
             for (step, member) in steps {
                 let member = Member(member);

@@ -1,6 +1,9 @@
 //! Offsets of all sections of a state region. Writer and readers compute the same layout from the region's
 //! shape, which the header and the pools' entries hold. A *place* is a slot that a member may fill later.
 //!
+//! The *control thread* changes a node's configuration; the *cores* poll packets. The section `told` has the values
+//! that a core last published to remote cores.
+//!
 //! | section | words | written by |
 //! |---|---|---|
 //! | header | u64 x [`HEADER_WORDS`] | creator |

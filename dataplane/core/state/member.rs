@@ -1,4 +1,5 @@
-//! Members of a pool, their load reports, and estimates of their load.
+//! Members of a pool, their load reports, and estimates of their load. A member is a worker; at a spine it is a leaf,
+//! and so a rack.
 
 use std::num::NonZeroU32;
 
@@ -114,7 +115,7 @@ impl RackWord {
     /// Bits of the [`MemberPresence`].
     pub const PRESENCE: u32 = 0xFF;
 
-    /// Set while a worker's reports are doubted.
+    /// Set while a worker's reports are doubted: they have repeatedly contradicted the tasks sent to it.
     const DOUBTED: u32 = 1 << 8;
 
     /// Set once the leaf has sent its number of workers.
@@ -153,7 +154,8 @@ impl RackWord {
     }
 }
 
-/// Number of a task to decide on, assigned by its scheduler. Numbers repeat after 2^32.
+/// Number of a task to decide on, assigned by its scheduler. A simulator finds the task by the number in its reply.
+/// Numbers repeat after 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionNumber(NonZeroU32);
 

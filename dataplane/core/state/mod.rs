@@ -1,11 +1,14 @@
 //! A node's view of its members (workers; at a spine, leaves), in private memory. Copies go to a file for other
 //! processes ([`publish`]).
 //!
+//! A *pool* is a set of members that serve one kind of task. A member's *load report* is its queue length. Its *drift*
+//! is the load that a core sent to it since its last report.
+//!
 //! One region holds the members and, per core, the core's estimates, idle lists and counters ([`layout`]).
 //! Each word has one writing core. Exceptions are the neighbours, the members' presence and lost tasks, and the tokens
 //! that cores share ([`tokens`]): each of these words is complete in itself, so no core ever waits. Cores exchange
-//! their updates from time to time ([`broadcast`], [`pool_exchange`]). On the packet path a core touches only its own cache
-//! lines and, where it needs them, the neighbours and tokens.
+//! their updates from time to time ([`broadcast`], [`pool_exchange`]). On the packet path a core touches only its own
+//! cache lines and, where it needs them, the neighbours and tokens.
 
 pub mod broadcast;
 pub mod counters;

@@ -1,5 +1,5 @@
 //! Neighbour table: MAC addresses of hosts on the node's own networks. They are learnt by ARP (RFC 826) or
-//! neighbour discovery (RFC 4861) and shared by all cores.
+//! neighbour discovery (RFC 4861) and shared by all cores. A core looks up the next hop of each packet that it sends.
 //!
 //! The table has two areas, so that no packet can evict a neighbour that the configuration names. *Pinned*
 //! entries are the next hops to servers and the gateways. They are created at the start, stay, and are found
@@ -133,12 +133,13 @@ impl Neighbours {
         ((mixed ^ (mixed >> 32)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as usize
     }
 
-    /// Returns the index of the first key word of the cache's set for a key.
+    /// Returns the index of the first key word of the set for a key, in the cache of a port.
     fn set(&self, port: usize, key: u64) -> usize {
         SET_WORDS * (self.pinned_sets + port * PORT_SETS + (self.hash(key) & (PORT_SETS - 1)))
     }
 
-    /// Returns the indices of the pinned area's key words, in the order of a search for `key`.
+    /// Returns the indices of the pinned area's key words, in the order of a search for `key`: linear probing from the
+    /// key's hash on.
     fn pinned(&self, key: u64) -> impl Iterator<Item = usize> + use<> {
         let slots = WAYS * self.pinned_sets;
         let start = self.hash(key);
@@ -221,7 +222,8 @@ impl Neighbours {
         let Some(index) = places.clone().position(|at| at == slot.0 as usize) else { return };
         self.mac_word(slot).store(0, Relaxed);
         self.words[slot.0 as usize].store(TOMBSTONE, Release);
-        // Tombstones right before a free place are useless: no search continues there. This frees them.
+        // Tombstones right before a free place are useless: no search continues there. This frees them, from the
+        // unpinned place backwards. `place(0)` is `back` places before it, and `place(1)` follows that one.
         for back in 0..slots {
             let place = |steps: usize| key_word((index + slots - back + steps) & (slots - 1));
             if self.key_at(place(1)) != 0 || self.key_at(place(0)) != TOMBSTONE {
@@ -277,6 +279,7 @@ impl Neighbours {
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
+            // Replaces the way's key word, unless another core has changed it.
             let exchange =
                 |from, to| self.words[set + way].compare_exchange(from, to, AcqRel, Acquire);
             // Until the words behind the key word are written, the place is `BUSY` and belongs to no host.
@@ -303,7 +306,7 @@ impl Neighbours {
         }
     }
 
-    /// Returns the two words of an IPv6 address.
+    /// Returns the two words of an IPv6 address, upper half first.
     fn v6_words(&self, slot: Slot) -> [&AtomicU64; 2] {
         [3, 4].map(|line| &self.words[slot.0 as usize + line * WAYS])
     }
@@ -459,7 +462,7 @@ impl Neighbours {
         }
     }
 
-    /// Clears the MAC address of a host that has not answered.
+    /// Clears the MAC address of a host that has not answered, unless it is configured.
     pub fn invalidate(&self, slot: Slot) {
         if !self.is_static(slot) {
             self.mac_word(slot).store(0, Relaxed);
@@ -472,12 +475,13 @@ impl Neighbours {
         let Some(link) = self.links().get(port) else { return };
         if !is_up {
             for at in (0..WAYS * self.pinned_sets).map(key_word).chain(self.cached(port)) {
+                // The key word has the port in bits 32 to 46.
                 if self.key_at(at) != 0 && (self.key_at(at) >> 32) as usize & 0x7FFF == port {
                     self.invalidate(Slot(at as u32));
                 }
             }
         }
-        let changes = (link.load(Relaxed) & !LINK_DOWN).wrapping_add(2);
+        let changes = (link.load(Relaxed) & !LINK_DOWN).wrapping_add(2); // bit 0 is the flag
         // `Release` keeps this store behind those that cleared the addresses.
         link.store(changes | if is_up { 0 } else { LINK_DOWN }, Release);
     }
@@ -561,11 +565,13 @@ impl HostAddress for u32 {
 impl HostAddress for u128 {
     const IS_BEHIND_KEY: bool = true;
 
+    /// Returns a key word with a hash of the address.
     #[inline]
     fn key(self, table: &Neighbours, port: usize) -> u64 {
         V6 | key(port, table.digest(self))
     }
 
+    /// Compares the whole address, because two addresses may have the same hash.
     #[inline]
     fn is_at(self, table: &Neighbours, slot: Slot) -> bool {
         table.v6(slot) == Some(self)

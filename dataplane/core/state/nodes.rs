@@ -1,6 +1,7 @@
 //! Published state of a node in a rack without a leaf: last messages of its peers, and probabilities of its
 //! decisions. In such a rack the agents pass tasks to each other (migration) or ask each other for tasks
-//! (stealing). Under learning policies a critic estimates the value of states.
+//! (stealing). Under learning policies a critic (a learned function, as in actor-critic methods) estimates the value of
+//! states. A *node* here is an agent of the rack. A *slot* of its workers is the capacity to run one task.
 
 use std::net::IpAddr;
 use std::sync::Arc;

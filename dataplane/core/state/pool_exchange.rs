@@ -65,6 +65,7 @@ impl PublishedState {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct PoolExchange {
+    /// State that this core publishes, as its policy needs it.
     publishes: PublishedState,
     /// Minimum change in load that an overloaded core still publishes.
     coarse: u16,
@@ -74,13 +75,15 @@ pub struct PoolExchange {
     remote_cores: Vec<RemoteCore>,
     /// Sums of these counts, in the form of a core's own state.
     remote_counts: Slice<LocalState>,
-    /// Members that may have changed since the last exchange. If there are too many, all count as changed.
+    /// Members that may have changed since the last exchange.
     touched: ArrayVec<Member, TOUCHED_MOST>,
+    /// True if too many members may have changed to list them, so all count as changed.
     all_touched: bool,
     /// Members with an unpublished change below `coarse`.
     delayed: Vec<Member>,
     /// True for each member in `delayed`.
     is_delayed: Box<[bool]>,
+    /// Free tokens of all members, in memory that all cores share.
     tokens: Tokens,
     /// Maximum number of a member's tokens.
     tokens_max: usize,
@@ -196,7 +199,7 @@ impl PoolExchange {
         }
     }
 
-    /// Returns the value to publish for a member.
+    /// Returns the value to publish for a member: a count modulo 2^16, or a load in sixteenths of a task.
     #[inline]
     fn value(&self, topic: Topic, states: MemberStates<'_>, member: Member) -> u16 {
         match topic {
@@ -213,7 +216,7 @@ impl PoolExchange {
         }
     }
 
-    /// Publishes changes; all of them if this core keeps up.
+    /// Publishes the changes of touched members; of delayed ones, too, if this core keeps up.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -258,6 +261,7 @@ impl PoolExchange {
         if before == value {
             return;
         }
+        // Change in tasks. Counts wrap around, so the difference is taken modulo 2^16.
         let change = match subject.topic {
             Topic::Counts => value.wrapping_sub(before).cast_signed().unsigned_abs(),
             Topic::Loads => value.abs_diff(before) / SIXTEENTHS as u16,
@@ -285,6 +289,7 @@ impl PoolExchange {
             return false;
         }
         match topic {
+            // Adds the change since the remote core's last message about the member to the sum over remote cores.
             Topic::Counts => {
                 let received = &mut self.remote_cores[remote].received[member.index()];
                 let more = value.wrapping_sub(*received).cast_signed();
@@ -362,7 +367,7 @@ impl PoolExchange {
     #[inline]
     #[must_use]
     pub fn oldest_elsewhere(&self) -> u64 {
-        // No wait, which is 0, sorts last.
+        // Subtracts 1, so that no wait (0) becomes the largest value and sorts last.
         let since = |remote: &RemoteCore| remote.oldest[0].load(Relaxed).wrapping_sub(1);
         self.remote_cores.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
     }

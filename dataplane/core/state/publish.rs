@@ -1,4 +1,5 @@
-//! State file: copies of a node's memory for other processes, written from time to time.
+//! State file: copies of a node's memory for other processes, written from time to time. A node's state
+//! ([`super::Table`]) owns the [`Publisher`]; commands such as `wedjat top` read the newest copy ([`newest`]).
 //!
 //! The node works on private memory that no other process can take away. The packet path never touches the
 //! file. A thread with idle priority writes copies into the file. Other processes can at worst make a write
@@ -124,8 +125,10 @@ pub fn newest(
     file_bytes: u64,
     read_at: impl Fn(&mut [u8], u64) -> io::Result<()>,
 ) -> Result<Arc<Region>, CopyError> {
+    // Reads the head's words.
     let head = || {
         let mut bytes = [0; 8 * word::COUNT];
+        // Whole words of the file, if it is shorter than a head.
         let len = bytes.len().min(usize::try_from(file_bytes).unwrap_or(usize::MAX)) & !7;
         read_at(&mut bytes[..len], 0).map_err(unreadable)?;
         let mut words = [0; word::COUNT];
@@ -154,6 +157,7 @@ pub fn newest(
             }
             return Ok(region);
         }
+        // A wrong mark under an unchanged head is a fault. Otherwise the writer has overtaken this reader.
         let now = head()?;
         if now == words {
             return Err(CopyError::Damaged("its check sum is wrong".to_owned()));
@@ -308,6 +312,7 @@ impl Copies {
 }
 
 impl Drop for Publisher {
+    /// Ends the thread and writes a last copy, unless this is a forked child.
     fn drop(&mut self) {
         let thread = self.thread.take();
         if !self.lock.is_own() {

@@ -1,4 +1,5 @@
-//! Memory region, private or shared with other processes, divided into slices of atomic words.
+//! Memory region, private or shared with other processes, divided into slices of atomic words. A node's state, a clock
+//! file, and the rings between an agent and its workers lie in regions.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -34,7 +35,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Memory shared by all its [`Slice`]s.
 pub struct Region {
+    /// First byte.
     base: NonNull<u8>,
+    /// Number of bytes.
     len: usize,
     backing: Backing,
 }
@@ -221,8 +224,10 @@ impl<T: Pod> std::fmt::Debug for Slice<T> {
 /// If the system has no such node, or does not let the process choose.
 pub fn on_numa_node<T>(node: u32, make: impl FnOnce() -> T) -> io::Result<T> {
     const PREFERRED: libc::c_int = 1; // MPOL_PREFERRED
-    const NODES_MAX: u32 = 1024;
+    const NODES_MAX: u32 = 1024; // bits in a set of nodes
+    /// Bit set of nodes.
     type Nodes = [u64; NODES_MAX as usize / 64];
+    // Converts the result of a system call.
     let call = |result: libc::c_long| match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -230,12 +235,14 @@ pub fn on_numa_node<T>(node: u32, make: impl FnOnce() -> T) -> io::Result<T> {
     if node >= NODES_MAX {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
+    // Sets the thread's memory policy.
     let set = |policy: libc::c_int, nodes: &Nodes| {
         // SAFETY: `nodes` has as many bits as given; the kernel does not read the last one.
         call(unsafe {
             libc::syscall(libc::SYS_set_mempolicy, policy, nodes.as_ptr(), NODES_MAX + 1)
         })
     };
+    // Reads the current policy, which is restored at the end.
     let (mut before, mut before_nodes): (libc::c_int, Nodes) = (0, [0; _]);
     let (address, flags) = (std::ptr::null_mut::<libc::c_void>(), 0);
     // SAFETY: the kernel writes a number and as many bits as given.

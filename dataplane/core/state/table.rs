@@ -34,20 +34,31 @@ use crate::wire::task::NO_MEMBER;
 
 /// Indices of the header's words.
 mod word {
+    /// Number of dispatcher cores.
     pub const CORES: usize = 0;
+    /// Number of places for pools.
     pub const POOLS: usize = 1;
+    /// Number of places for servers.
     pub const SERVERS: usize = 2;
+    /// Number of ports.
     pub const PORTS: usize = 3;
+    /// Id of the node.
     pub const NODE: usize = 4;
+    /// Number of its process.
     pub const PID: usize = 5;
+    /// Start time, in seconds since 1970.
     pub const STARTED: usize = 6;
+    /// Ticks per second of its clock.
     pub const TICKS_HZ: usize = 7;
+    /// Seed of its random streams.
     pub const SEED: usize = 8;
     /// 1 until the node ends in an orderly way.
     pub const RUNNING: usize = 9;
+    /// Kind of the node, a [`super::Role`].
     pub const ROLE: usize = 10;
     /// Number of neighbours that the configuration names.
     pub const PINNED: usize = 11;
+    /// Number of the membership.
     pub const EPOCH: usize = 12;
     /// Number of nodes of a rack without a leaf.
     pub const NODES: usize = 13;
@@ -240,9 +251,13 @@ pub struct Spec {
 /// State of a node, for its owner.
 #[derive(Debug)]
 pub struct Table {
+    /// Memory of the state.
     region: Arc<Region>,
+    /// Offsets of its sections.
     layout: Layout,
+    /// Words of its first section; see the module `word`.
     header: Slice<AtomicU64>,
+    /// Writer of its copies into a file; `None` for a state without a file.
     publisher: Option<Publisher>,
 }
 
@@ -467,6 +482,7 @@ impl Table {
 }
 
 impl Drop for Table {
+    /// Records the orderly end.
     fn drop(&mut self) {
         // The publisher is dropped next. Its last copy then shows readers that the node ended in an orderly way.
         self.header[word::RUNNING].store(0, Relaxed);
@@ -819,6 +835,7 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
     let first = layout.pools[pool].first_member;
     let workers = region.slice::<AtomicU64>(layout.workers + 8 * first, members);
     let worker = |member: usize| WorkerSpec::of_word(workers[member].load(Relaxed)).id;
+    // Workers on a core's idle list.
     let idle = |core: usize| {
         let place = &layout.cores[core].idle[pool];
         let count = region.slice::<AtomicU16>(place.count, 1)[0].load(Relaxed);
@@ -836,6 +853,7 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         let words = region.slice(layout.pools[pool].tokens, Tokens::words(members));
         Tokens::new(words, members)
     });
+    // The member's worker, once for each of its free tokens.
     let for_all = |member: usize| {
         let count = tokens.as_ref().map_or(0, |tokens| tokens.count(Member(member as u16)));
         std::iter::repeat_n(worker(member), count)

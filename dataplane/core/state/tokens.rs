@@ -18,6 +18,7 @@ pub const LEVELS: usize = 64;
 /// Free tokens of one pool: those that no core holds.
 #[derive(Clone, Debug)]
 pub struct Tokens {
+    /// The rows, one after another. A set bit is a free token.
     words: Slice<AtomicU64>,
     /// Number of words in a row: one bit for each member.
     row: usize,
@@ -51,6 +52,7 @@ impl Tokens {
     pub fn put(&self, member: Member, levels: usize) -> bool {
         (0..levels.min(LEVELS)).rev().any(|level| {
             let (word, bit) = self.bit(level, member);
+            // Sets the first bit that is clear. Another core may set it first; then the search goes on.
             word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
         })
     }
@@ -110,7 +112,7 @@ impl Tokens {
         word.load(Relaxed) & bit != 0
     }
 
-    /// Returns the number of members with a free token in the first row.
+    /// Returns the number of members with a free token in the first row: all tokens of these members are free.
     #[must_use]
     pub fn full(&self) -> usize {
         self.words[..self.row].iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()

@@ -2,7 +2,8 @@
 //!
 //! A member's estimated load is `reported + drift`: the queue length of its last report, plus the load that
 //! this core sent since. With its drift a core stores the report (number and load) since which it counts the drift. A
-//! newer report therefore voids the drift without a write to it.
+//! newer report therefore voids the drift without a write to it. A member's *outstanding* tasks are those sent and not
+//! answered.
 //!
 //! Only *active* members may be chosen. Cores share *tokens*: rights to send one task to a member, each held by one
 //! core at a time ([`super::tokens`]).
@@ -474,8 +475,9 @@ impl View {
         counts.fold(self.of(member).reports(), u32::wrapping_add)
     }
 
-    /// Returns the current number of tasks outstanding at `member`, over all cores. On a node of several cores it is
-    /// negative after more replies than tasks. Reads memory of other cores: not for each packet.
+    /// Returns the current number of tasks outstanding at `member`, over all cores, from each core's own memory. On a
+    /// node of several cores it is negative after more replies than tasks. Reads memory of other cores: not for each
+    /// packet.
     #[must_use]
     pub fn outstanding_now(&self, member: Member) -> i32 {
         // Without an exchange, `remote_counts` are the live counts of all other dispatchers, if any.
@@ -669,7 +671,7 @@ impl View {
     #[must_use]
     pub fn idle_anywhere(&self) -> usize {
         let remote = self.remote_states.iter().map(|remote| remote.idle.len()).sum::<usize>();
-        // Without shared idle members, tokens are credits instead of idle members.
+        // Under a policy without shared idle members, tokens are places for tasks instead of idle members.
         let shared =
             self.pool_exchange.as_ref().filter(|pool_exchange| pool_exchange.publishes().idle);
         self.idle.len() + remote + shared.map_or(0, |pool_exchange| pool_exchange.tokens().full())

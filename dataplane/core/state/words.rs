@@ -1,4 +1,8 @@
-//! State of a pool's members as one core sees it: atomic words, borrowed for a run of decisions.
+//! State of a pool's members as one core sees it: atomic words, borrowed for a run of decisions. Policies reach it
+//! through a [`super::View`].
+//!
+//! All accesses are `Relaxed`. On a node one core writes each word, and each word is complete in itself, so no order
+//! between words matters. A plain load and store therefore suffices in place of an atomic addition.
 //!
 //! To the compiler, a relaxed store may alias anything. It therefore reloads a slice's address and length
 //! after each store. Here the slices are values, all of one length: one index check serves all words of a
@@ -16,7 +20,8 @@ use super::member::{Load, LoadEstimate, Member};
 use super::region::sealed::Sealed;
 use super::region::{Pod, Slice};
 
-/// Returns an address as two words, the upper half first. An IPv4 address is mapped (::ffff:0:0/96).
+/// Returns an address as two words for a state region, the upper half first. An IPv4 address is mapped
+/// (::ffff:0:0/96).
 #[must_use]
 pub fn address_words(address: IpAddr) -> [u64; 2] {
     let bits = match address {
@@ -64,9 +69,11 @@ pub struct MemberStates<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct MemberState<'a> {
     member: Member,
+    /// Number and load of its last report.
     reported: &'a AtomicU64,
+    /// This core's drift and outstanding tasks.
     local: &'a LocalState,
-    /// Outstanding tasks of other cores: one slice per core, or one with their sums.
+    /// Outstanding tasks of other cores at all members: one slice per core, or one with their sums.
     remote_counts: &'a [Slice<LocalState>],
     /// True if these counts are current.
     is_exact: bool,
@@ -172,7 +179,7 @@ impl MemberState<'_> {
         b.0.sent_if(second, b.1);
     }
 
-    /// Counts a task sent to the member if it was chosen.
+    /// Counts a task sent to the member if it was chosen. Otherwise writes the same values again.
     #[inline(always)]
     fn sent_if(self, chosen: bool, belief: LoadEstimate) {
         self.add_drift(belief, Load(u32::from(chosen) << 16));
@@ -235,7 +242,7 @@ impl MemberState<'_> {
         self.balance(-(tasks as i32));
     }
 
-    /// Adds `by` to the number of outstanding tasks.
+    /// Adds `by`, which may be negative, to this core's number of outstanding tasks.
     #[inline(always)]
     pub(super) fn balance(self, by: i32) {
         // Negative if replies pass another core than their tasks: only the sum over cores has a meaning.
@@ -261,7 +268,7 @@ impl MemberState<'_> {
     /// does not count as a report.
     #[inline]
     pub(super) fn set_estimate(self, load: Load) {
-        let number = self.reported.load(Relaxed) & !u64::from(u32::MAX);
+        let number = self.reported.load(Relaxed) & !u64::from(u32::MAX); // in the upper half
         self.local.since.store(number | u64::from(load.0), Relaxed);
         self.local.drift.store(0, Relaxed);
         self.reported.store(number | u64::from(load.0), Relaxed);
@@ -279,7 +286,7 @@ impl MemberState<'_> {
     #[inline]
     pub fn note_sign_of_life(self) {
         let belief = self.estimate();
-        let next = belief.reported.wrapping_add(1 << 32);
+        let next = belief.reported.wrapping_add(1 << 32); // one report more
         self.local.since.store(next, Relaxed);
         self.local.drift.store(belief.drift, Relaxed);
         self.reported.store(next, Relaxed);

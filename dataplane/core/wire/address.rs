@@ -34,7 +34,7 @@ pub trait Address:
     const UDP: usize = ether::LEN + Self::IP_LEN;
     /// Offset of the payload in a frame.
     const PAYLOAD: usize = Self::UDP + udp::LEN;
-    /// Length of a frame up to the end of the task header.
+    /// Length of a frame up to the end of the task header, without IPv4 options.
     const HEAD: usize = Self::PAYLOAD + task::LEN;
 
     /// Networks without hosts, each with its mask.

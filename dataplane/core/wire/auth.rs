@@ -79,7 +79,7 @@ pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
 /// word of the window: four seconds. The receiver knows the newest sequence to within [`BEHIND_MAX`].
 pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
 
-/// Returns the sequence of a moment.
+/// Returns the sequence of a moment: sixteenths of a microsecond since 1970.
 #[must_use]
 pub fn sequence_at(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -124,7 +124,7 @@ impl<const BLOCKS: usize> SignedPacket<BLOCKS> {
     }
 }
 
-/// Returns the offset of sequence and tag in a payload.
+/// Returns the offset of sequence and tag in a payload; `None` for an empty payload.
 #[inline]
 fn offset(payload: &[u8]) -> Option<usize> {
     let extended = payload.first()? & task::EXTENSION_BIT != 0;

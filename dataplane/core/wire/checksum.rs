@@ -202,10 +202,10 @@ const fn fold32(total: u32) -> u16 {
 pub struct FoldedDelta(u32);
 
 impl FoldedDelta {
-    /// Maximum number of parts in one change.
+    /// Maximum number of parts in one change. A part is a number of at most 16 bits.
     const PARTS: u32 = 8;
 
-    /// Converts a change to one part.
+    /// Folds a change to one part.
     #[must_use]
     pub const fn fold(delta: ChecksumDelta) -> Self {
         Self(fold64(delta.0) as u32)
@@ -288,13 +288,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_is_that_of_its_words(bytes in proptest::collection::vec(any::<u8>(), 0..1600)) {
+        fn sum_equals_word_by_word_sum(bytes in proptest::collection::vec(any::<u8>(), 0..1600)) {
             // 0 and 0xFFFF are the same number in one's complement.
             prop_assert_eq!(!checksum(&bytes) % 0xFFFF, sum_by_words(&bytes) % 0xFFFF);
         }
 
         #[test]
-        fn a_range_sums_as_its_bytes(
+        fn range_sum_equals_sum_of_its_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 8..600), start: prop::sample::Index,
         ) {
             // From 8 to the length: at least eight bytes before the end are required.
@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_folded_delta_does_what_a_delta_does(
+        fn folded_delta_equals_delta(
             old in any::<u32>(), new in any::<u32>(), address: (u32, u32), byte: u8, checksum: u16,
         ) {
             // The byte is the last one of the new words.

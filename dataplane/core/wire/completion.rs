@@ -129,7 +129,7 @@ mod tests {
     proptest! {
         // promise: packets.1
         #[test]
-        fn no_bytes_make_the_parser_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Some(first) = bytes.first_mut() {
                 *first = *first & 0xE0 | Code::Completions as u8;
             }

@@ -1,4 +1,4 @@
-//! Ethernet II.
+//! Ethernet II: addresses and EtherType of a frame.
 
 use std::fmt;
 use std::str::FromStr;

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn emitted_header_parses_back() {
         let header = parse(&packet(), false).unwrap();
         assert_eq!((header.src, header.dst, header.protocol), (0x0A00_0101, 0x0A00_0201, UDP));
         assert_eq!((header.len, header.total_len), (20, 28));

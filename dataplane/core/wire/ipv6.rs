@@ -134,7 +134,7 @@ pub fn emit(packet: &mut [u8], (src, dst): (u128, u128), next: u8, payload_len: 
     packet[DST..LEN].copy_from_slice(&dst.to_be_bytes());
 }
 
-/// Sets the hop limit of a packet that no router may have forwarded (RFC 4861).
+/// Sets the hop limit. Receivers of neighbour discovery require 255, which a forwarded packet cannot have (RFC 4861).
 pub fn set_hop_limit(packet: &mut [u8], hop_limit: u8) {
     packet[7] = hop_limit;
 }

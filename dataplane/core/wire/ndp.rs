@@ -55,7 +55,7 @@ pub struct Packet {
     pub mac: Option<Mac>,
 }
 
-/// Returns true if an ICMPv6 message is a neighbour solicitation or advertisement.
+/// Returns true if an ICMPv6 message (without its IPv6 header) is a neighbour solicitation or advertisement.
 #[inline]
 #[must_use]
 pub fn is_one(message: &[u8]) -> bool {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_question() {
+    fn golden_bytes_of_a_solicitation() {
         // The checksum is from an independent implementation (RFC 4443, 2.3).
         let frame = question();
         // EtherType; version; payload length 32, ICMPv6, hop limit 255.
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_host_is_asked_itself() {
+    fn known_host_is_asked_by_unicast() {
         let (question, to) = Packet::question(OWN_MAC, OWN, ASKER, Some(ASKER_MAC));
         assert_eq!((question.dst, to), (ASKER, ASKER_MAC));
     }

@@ -254,7 +254,7 @@ impl Parameters {
         Ok((Self { origin, round, chunk, chunks }, values))
     }
 
-    /// Writes the header and `values`, of which there may be at most [`VALUES_MAX`]. Returns the number of bytes.
+    /// Writes the header and `values`, at most [`VALUES_MAX`]. Returns the number of bytes.
     pub fn emit(&self, values: &[f32], bytes: &mut [u8]) -> usize {
         self.origin.emit_numbered(self.round, bytes);
         put_u16(bytes, 24, self.chunk);
@@ -276,7 +276,7 @@ mod tests {
         Origin { version: VERSION, features: 7, nodes: 14, id: 3, born: 0x0102_0304_0506_0708 };
 
     #[test]
-    fn heartbeats_are_read_as_they_were_written() {
+    fn heartbeats_round_trip() {
         let done =
             BeatStatistics { migrations: 1, steals: 2, failed_tasks: 3, failed_steals: u32::MAX };
         let beat = Heartbeat { origin: ORIGIN, number: 1 << 40, load: 1.5, waiting: 9, done };

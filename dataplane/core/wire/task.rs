@@ -49,7 +49,7 @@ pub const IDLE: u8 = 1;
 /// may then wait at the leaf for the next completion.
 pub const FULL: u8 = 2;
 
-/// Kind of a packet.
+/// Kind of a packet. A *rack* is a leaf with its workers, the member of a spine's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -176,7 +176,8 @@ pub struct Header {
     pub src: u16,
     /// Chosen member; on replies the client's own id.
     pub dst: u16,
-    /// Task: 1 if chosen from the idle list. Reply: remaining tasks of the worker.
+    /// Task: the flags [`IDLE`] and [`FULL`]. Reply, registration or report: remaining tasks of the worker. The table
+    /// above has all kinds.
     pub qlen: u16,
     /// Low 16 bits of the sequence number.
     pub seq: u16,

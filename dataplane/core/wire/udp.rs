@@ -1,4 +1,4 @@
-//! UDP over IPv4 or IPv6 over Ethernet: the two frames that carry tasks.
+//! UDP over IPv4 or IPv6 over Ethernet: the two kinds of frames that carry tasks.
 
 use super::checksum::{ChecksumDelta, FoldedDelta, PartialChecksum};
 use super::ether::{self, Mac};
@@ -270,6 +270,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     let (at, end) = (usize::from(at), usize::from(end));
     let header = &frame[ether::LEN..at];
     let pseudo = pseudo_header(header, (end - at) as u16);
+    // The kernel leaves the sum itself, and `checksum` returns its complement.
     let (checksum_field, partial) = (u16_at(frame, at + 6), !pseudo.checksum());
     if checksum_field == 0
         || checksum_field != partial
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_frame() {
+    fn emitted_frame_has_golden_bytes() {
         // Checked with an independent implementation of the checksums (RFC 768, RFC 791).
         let frame = frame(&[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
         let expected = [

@@ -1,4 +1,5 @@
-//! VLAN tags (IEEE 802.1Q), located between a frame's addresses and its EtherType.
+//! VLAN tags (IEEE 802.1Q), located between a frame's addresses and its EtherType. A port with a VLAN removes the tag
+//! of received frames and adds it to sent ones. Ports without one refuse tagged frames.
 
 use super::{ether, put_u16, u16_at};
 use crate::reason::DropReason;
@@ -57,7 +58,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_tag_is_read_where_there_is_one() {
+    fn vlan_id_is_read_from_tagged_frames() {
         let mut frame = [0; 64];
         assert_eq!((id(&frame), reason(&frame)), (None, DropReason::EtherType));
         // A tag of priority 7 and VLAN 0xFA1.
@@ -71,7 +72,7 @@ mod tests {
     proptest! {
         // promise: ports.1
         #[test]
-        fn a_tag_comes_and_goes(bytes in proptest::collection::vec(any::<u8>(), ether::LEN..100), vlan in 0..=ID_MAX) {
+        fn tags_round_trip(bytes in proptest::collection::vec(any::<u8>(), ether::LEN..100), vlan in 0..=ID_MAX) {
             let mut tagged = [&[0; LEN], &bytes[..]].concat();
             uncover(&mut tagged, vlan);
             prop_assert_eq!(id(&tagged), Some(vlan));

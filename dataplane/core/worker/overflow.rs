@@ -40,7 +40,7 @@ struct CurrentStack {
     bytes: usize,
 }
 
-/// Value while no task runs.
+/// Value of `CURRENT` while no task runs. Its guard page is empty, so no fault is in it.
 const NONE: CurrentStack =
     CurrentStack { guard: GuardPage { start: 0, end: 0 }, class: 0, bytes: 0 };
 
@@ -90,6 +90,7 @@ impl SignalStack {
 }
 
 impl Drop for SignalStack {
+    /// Removes the signal stack from the thread, if this value installed it, before its memory is freed.
     fn drop(&mut self) {
         if self._memory.is_some() {
             let none = libc::stack_t {
@@ -137,7 +138,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
         let (start, len) = (message.bytes.as_ptr(), message.len);
         // SAFETY: the bytes are valid. Both functions may be called by signal handlers.
         unsafe {
-            libc::write(2, start.cast(), len);
+            libc::write(2, start.cast(), len); // 2: standard error
             libc::abort();
         }
     }
@@ -162,7 +163,9 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
 
 /// Text buffer for a signal handler, which must not allocate.
 struct Message {
+    /// Buffer, long enough for the text of `on_fault`.
     bytes: [u8; 256],
+    /// Number of bytes in use.
     len: usize,
 }
 

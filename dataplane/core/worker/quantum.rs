@@ -1,4 +1,7 @@
-//! Timer that ends quanta. The kernel sends a signal to the serving thread, and the handler only counts it.
+//! Timer that ends quanta. A *quantum* is the time that a task runs before the next one gets the shared core.
+//!
+//! The kernel sends a signal to the serving thread, and the handler only counts it. Yield points of the task compare
+//! the count.
 #![allow(unsafe_code, reason = "timers and signal handlers of the system")]
 
 use std::cell::Cell;
@@ -19,7 +22,9 @@ thread_local! {
 /// Timer of the thread that created it. Sends one signal each time it is armed: a periodic timer could send signals
 /// faster than a slow machine handles them, and the task would then make no progress.
 pub(super) struct QuantumTimer {
+    /// Timer of the kernel.
     timer: libc::timer_t,
+    /// True from [`QuantumTimer::arm`] to [`QuantumTimer::stop`], also after its signal.
     is_armed: Cell<bool>,
     /// Number of signals received when it was last armed.
     armed_at: Cell<u32>,
@@ -30,13 +35,13 @@ fn signal() -> i32 {
     libc::SIGRTMIN() + 7
 }
 
-/// Counts a signal.
+/// Handles the timer's signal: counts it.
 extern "C" fn count(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     SIGNALS.with(|signals| signals.fetch_add(1, Relaxed));
 }
 
 impl QuantumTimer {
-    /// Creates a timer that is not armed.
+    /// Creates a timer for the calling thread, not armed, and installs the signal's handler.
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: the handler only changes an atomic of its thread.
         unsafe { signals::install(signal(), count, libc::SA_RESTART) }?;

@@ -174,7 +174,9 @@ impl SharedCore {
 /// The core on which a task runs, for its handler.
 #[derive(Clone, Copy)]
 pub struct Cpu<'a> {
+    /// Worker that serves the task.
     worker: &'a Worker,
+    /// State of the core, with the present quantum.
     core: &'a SharedCore,
     /// Timer of [`QuantumClock::Timer`]; `None` to read the clock.
     timer: Option<&'a QuantumTimer>,
@@ -203,7 +205,7 @@ impl<'a> Cpu<'a> {
     fn check(self) {
         let core = self.core;
         if core.critical.get() > 0 {
-            return;
+            return; // the next yield point checks again
         }
         // With a timer, the clock is read only after its signal. A task that runs alone needs no timer.
         if self.timer.is_some_and(|timer| timer.is_pending() || !self.is_contended()) {
@@ -221,8 +223,9 @@ impl<'a> Cpu<'a> {
         let worked_ns = core.worked_before.get() + ran_ns;
         if self.is_contended() {
             core.worked_before.set(worked_ns);
-            self.yielder.suspend(Pause::Quantum);
+            self.yielder.suspend(Pause::Quantum); // returns after the other tasks' quanta
         } else {
+            // Nothing waits, so the task gets the next quantum, too.
             core.start_quantum(now, worked_ns);
         }
     }
@@ -264,10 +267,12 @@ impl<'a> Cpu<'a> {
 /// Section of a handler in which its task keeps the core.
 #[derive(Debug)]
 pub struct CriticalSection<'a> {
+    /// Core whose count of open sections falls on drop.
     core: &'a SharedCore,
 }
 
 impl Drop for CriticalSection<'_> {
+    /// Ends the section.
     fn drop(&mut self) {
         self.core.critical.set(self.core.critical.get().saturating_sub(1));
     }
@@ -293,6 +298,7 @@ enum Pause {
 
 /// Coroutine that serves one task after another on its own stack.
 struct TaskCoroutine {
+    /// Coroutine that runs the handler.
     coroutine: Coroutine<Resume, Pause, ()>,
     /// Page below its stack.
     guard: GuardPage,
@@ -326,6 +332,7 @@ impl TaskCoroutine {
         let stack = DefaultStack::new(bytes);
         let stack = stack.map_err(|error| SharingError::Stack { bytes, error })?;
         let guard = GuardPage::at(stack.limit().get());
+        // Each turn of the loop serves one task, and hands the core back until the next one.
         let body = move |yielder: &Yielder<Resume, Pause>, mut resume: Resume| {
             while let Resume::Begin(taken) = resume {
                 let held = taken.duplicate();
@@ -362,12 +369,13 @@ impl TaskCoroutine {
             CoroutineResult::Return(()) => Pause::Done, // impossible: only `Resume::End` ends it
         };
         self.is_serving = matches!(pause, Pause::Quantum);
-        self.worked_ns = core.worked_before.get();
+        self.worked_ns = core.worked_before.get(); // `check` has added the quantum
         pause
     }
 }
 
 impl Drop for TaskCoroutine {
+    /// Ends the coroutine, so that its stack is unwound. Aborts the process in the middle of a task.
     fn drop(&mut self) {
         // In the middle of a task, this would unwind frames of the handler, which may not allow it. It happens only if
         // the serving loop panics, or cannot allocate a stack while tasks are in progress.
@@ -464,6 +472,7 @@ impl Worker {
     {
         let Some(core) = self.core.as_deref() else { return Ok(None) };
         let receiver = self.end.receiver();
+        // Creates a coroutine with its stack.
         let new = || {
             // SAFETY: the coroutines are dropped at the end of this function, which borrows the rest.
             unsafe { TaskCoroutine::new(self, core, timer, handler, stack) }
@@ -471,6 +480,7 @@ impl Worker {
         // Creates one in advance, so that an impossible stack size is an error before the first task.
         let mut idle = Vec::with_capacity(slots);
         idle.push(new()?);
+        // Tasks in progress; the first one gets the next quantum.
         let mut active = VecDeque::with_capacity(slots);
         // Quanta that the tasks in progress have received.
         let mut quanta = 0_u32;
@@ -511,7 +521,7 @@ impl Worker {
                     Err(reason) => return Ok(Some(reason)),
                 }
             };
-            core.is_contended.set(!active.is_empty());
+            core.is_contended.set(!active.is_empty()); // the running task is not in `active`
             match coroutine.run(core, timer, stack) {
                 Pause::Quantum => {
                     coroutine.quanta += 1;
@@ -520,6 +530,7 @@ impl Worker {
                     active.push_back(coroutine);
                 }
                 Pause::Done => {
+                    // The published sum covers tasks in progress only.
                     if coroutine.quanta > 0 {
                         quanta -= coroutine.quanta;
                         receiver.set_quanta(quanta);

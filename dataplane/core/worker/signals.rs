@@ -1,11 +1,12 @@
-//! Signal handlers of a worker whose tasks share its core.
+//! Installation of the signal handlers of a worker whose tasks share its core: one for stack overflows of tasks, one
+//! for the timer that ends a task's turn.
 #![allow(unsafe_code, reason = "signal handlers of the system")]
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Signal handler.
+/// Signal handler that gets the signal's number, its description (`SA_SIGINFO`) and the interrupted context.
 pub(super) type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Returns the last error of the system for a result other than 0.
@@ -22,7 +23,7 @@ pub(super) fn action_of(signal: i32) -> io::Result<libc::sigaction> {
     }
 }
 
-/// Installs a handler, which runs on the thread's signal stack if it has one.
+/// Installs a handler, which runs on the thread's signal stack if it has one. `flags` are further flags of the action.
 ///
 /// # Safety
 /// The handler calls only functions that are allowed in signal handlers.

@@ -1,4 +1,7 @@
-//! Workers at a dispatcher in the same process, over the heap and over a file.
+//! Tests of workers at a dispatcher in the same process, over memory on the heap and over a region with a path.
+//!
+//! A *region* is the memory that an agent shares with its workers; each worker claims a *channel* of it. The test plays
+//! the agent: it grants claims, gives tasks and collects completions.
 
 #[cfg(not(miri))]
 use std::sync::atomic::{
@@ -14,13 +17,13 @@ use crate::ring::{Channel, Outcome, WorkerIdentity};
 #[cfg(not(miri))]
 mod sharing;
 
-/// Region on the heap for workers 0, 1 and so on, two per pool, with four slots of 32 bytes each.
+/// Creates a region on the heap for workers 0, 1 and so on, two per pool, with four slots of 32 bytes each.
 fn region(workers: u16) -> Arc<WorkerRegion> {
     let identities: Vec<_> = (0..workers).map(|id| WorkerIdentity { id, pool: id / 2 }).collect();
     Arc::new(WorkerRegion::heap(&identities, 4, 32).unwrap())
 }
 
-/// Default options, with a longer timeout for the test's agent.
+/// Returns default options, with a longer timeout for the test's agent.
 fn attach_options() -> Options {
     Options { attach_timeout: TIMEOUT, ..Options::default() }
 }
@@ -48,18 +51,18 @@ fn join(region: &Arc<WorkerRegion>, channel: &mut Channel, options: &Options) ->
     })
 }
 
-/// Ids of a task with this number.
+/// Returns the ids of a task with this sequence number.
 fn ids(seq: u32) -> TaskIds {
     TaskIds { app: 8, seq, class: 2 }
 }
 
-/// Outcome of the task completed as number `count`.
+/// Returns the outcome of the completed task with this count of earlier completions.
 fn outcome(channel: &Channel, count: u64) -> Outcome {
     channel.outcome(channel.sender().completed(count))
 }
 
 #[test]
-fn a_worker_polls_answers_and_drops_tasks() {
+fn worker_polls_answers_and_drops_tasks() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &attach_options());
@@ -70,7 +73,7 @@ fn a_worker_polls_answers_and_drops_tasks() {
     assert_eq!((task.payload(), task.ids(), task.class()), (&[0; 3][..], ids(0), 2));
     assert_eq!(task.request(), WorkerRequest::TaskWaits);
     task.reply(b"done").unwrap();
-    drop(worker.poll().unwrap());
+    drop(worker.poll().unwrap()); // completes it without an answer
     let error = worker.poll().unwrap().reply(&[0; 33]).unwrap_err();
     assert_eq!(error, ReplyTooLong { len: 33, most: 32 });
     assert_eq!(worker.poll().unwrap().request(), WorkerRequest::Nothing);
@@ -193,9 +196,9 @@ fn excluded_worker_is_notified_and_may_return() {
 }
 
 #[test]
-fn places_are_chosen_by_id_and_pool() {
+fn worker_gets_channel_of_its_id_and_pool() {
     let region = region(4);
-    let mut channels: Vec<_> = (0..4).map(|at| region.channel(at)).collect();
+    let mut channels: Vec<_> = (0..4).map(|index| region.channel(index)).collect();
     // No thread grants the claim here, so a short wait is enough.
     let hasty = Options { attach_timeout: Duration::from_millis(1), ..Options::default() };
     let chosen = Options { worker: Some(2), ..hasty.clone() };
@@ -217,7 +220,7 @@ fn places_are_chosen_by_id_and_pool() {
 
 #[cfg(not(miri))]
 #[test]
-fn an_agent_that_dies_is_noticed() {
+fn worker_notices_the_death_of_its_agent() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let name = path.to_str().unwrap();

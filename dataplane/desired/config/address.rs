@@ -1,4 +1,4 @@
-//! Addresses of hosts and their networks.
+//! Addresses of hosts and their networks, for the checks of configuration files and of changes at run time.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,7 +7,7 @@ use wedjat_core::wire::ipv6;
 
 pub use wedjat_core::wire::ipv4::v4_bits;
 
-/// Unspecified address: replaces a refused one.
+/// Unspecified address. It replaces a refused one, so that the checks can go on.
 pub const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Returns true for the address of one host.
@@ -38,13 +38,14 @@ pub fn is_edge(address: IpAddr, prefix: u8) -> bool {
     // A network of two addresses has two hosts (RFC 3021, RFC 6164); one of a single address has one.
     match address {
         IpAddr::V4(address) => {
-            let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-            let host = address.to_bits() & hosts;
-            prefix < 31 && (host == 0 || host == hosts)
+            // Ones in the bits behind the prefix; none for the longest prefix.
+            let host_mask = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+            let host = address.to_bits() & host_mask;
+            prefix < 31 && (host == 0 || host == host_mask)
         }
         IpAddr::V6(address) => {
-            let hosts = u128::MAX.checked_shr(prefix.into()).unwrap_or(0);
-            prefix < 127 && address.to_bits() & hosts == 0
+            let host_mask = u128::MAX.checked_shr(prefix.into()).unwrap_or(0);
+            prefix < 127 && address.to_bits() & host_mask == 0
         }
     }
 }
@@ -75,6 +76,7 @@ pub fn allowed_hosts(ip: IpAddr, prefix: u8) -> String {
 pub fn reaches(ip: IpAddr, prefix: u8, address: IpAddr) -> bool {
     match (ip, address) {
         (IpAddr::V4(ip), IpAddr::V4(address)) => {
+            // Ones in the bits of the prefix; none for prefix 0.
             let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
             (ip.to_bits() ^ address.to_bits()) & mask == 0
         }

@@ -1,4 +1,11 @@
-//! Configuration file of an agent.
+//! Configuration file of an agent, which hands tasks to the worker processes of a host.
+//!
+//! A *region* is memory that the agent shares with its workers. It has a *channel* for each worker: a ring with `slots`
+//! tasks of at most `payload` bytes, and one for replies. A proof is a tag made with a pool's key; it authenticates a
+//! worker's message.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -45,6 +52,7 @@ const POOLS: usize = 8;
 const WORKERS_SPARE: usize = 8;
 /// Default number of slots in a worker's ring.
 const SLOTS: usize = 64;
+
 /// Checked configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
@@ -52,7 +60,7 @@ pub struct AgentConfig {
     pub path: PathBuf,
     /// Text of the file, for a run's manifest.
     pub text: String,
-    /// Workers.
+    /// Workers, and the region that they attach to.
     pub host: HostConfig,
     /// CPU of the dispatcher core.
     pub core: usize,
@@ -104,7 +112,7 @@ impl AgentConfig {
 /// Workers of a host and the region that they attach to.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Name that workers attach to.
+    /// Name of the region, by which workers find it.
     pub name: String,
     /// Address of the host: that of the agent's first port, or of an agent on a leaf's core.
     pub ip: IpAddr,
@@ -291,6 +299,7 @@ struct HostSettings<'a> {
 impl HostSettings<'_> {
     /// Checks the settings and the pools.
     fn check(&self, faults: &mut FaultCollector) -> HostConfig {
+        // A Unix socket has the name's path, so its length is limited.
         let name = self.name.get_ref();
         let is_long = region::path_of(name).as_os_str().len() > region::PATH_MAX;
         if name.is_empty() || is_long || name.chars().any(char::is_whitespace) {
@@ -303,7 +312,7 @@ impl HostSettings<'_> {
         if let Some(at) = faults.at(self.table, "slots").filter(|_| !slots.is_power_of_two()) {
             faults.note(&at, "agent.slots", slots, "a power of two");
         }
-        // A proof makes a reply longer.
+        // A proof makes a reply longer, and a trailer makes a forwarded task longer.
         let proof =
             if pools.iter().any(|pool| pool.settings.key.is_some()) { auth::LEN } else { 0 };
         let payload_max = PAYLOAD_MAX - if self.is_v6 { V6_HEADER_EXTRA } else { 0 };
@@ -328,7 +337,8 @@ impl HostSettings<'_> {
         pools: &[PoolConfig],
         named: RegionShape,
     ) -> Limits {
-        // Least numbers of pools and workers; then, for each, the default with the permitted range.
+        // Least numbers of pools and workers, which the file names. Then, for each, the default with the permitted
+        // range.
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
         let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
@@ -347,7 +357,7 @@ fn workers(pools: &[PoolConfig]) -> usize {
     pools.iter().map(|pool| pool.workers.len()).sum()
 }
 
-/// Returns the leaves: one from `[agent]`, or several from `[[leaf]]`.
+/// Returns the leaves with which workers register: one from `[agent]`, or several from `[[leaf]]`.
 fn leaves(
     faults: &mut FaultCollector,
     raw: &raw_agent::File,
@@ -380,7 +390,7 @@ fn leaves(
     leaves
 }
 
-/// Checks a leaf's address, and finds the port that leads to it.
+/// Checks a leaf's address, and finds the port that leads to it. Returns `None` if there is no such port.
 fn leaf(
     faults: &mut FaultCollector,
     (at, key): (&Spanned<String>, &str),
@@ -428,7 +438,7 @@ fn reply_path(
     ReplyPath::Never
 }
 
-/// Checks all ports.
+/// Returns the checked ports.
 fn ports(faults: &mut FaultCollector, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
         faults.note_in_file("port", "no [[port]]", "at least one");
@@ -443,7 +453,7 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
 }
 
-/// Checks a pool. Returns `None` if its policy is invalid.
+/// Returns the checked pool; `None` if its policy is invalid. `key` is the name of the pools' tables.
 fn pool_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Option<PoolConfig> {
     let key = |last: &str| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
@@ -493,7 +503,8 @@ fn key_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Opti
     faults.key(Some(at), key)
 }
 
-/// Returns the leaves' policy if its members send load reports without being probed.
+/// Returns the leaves' policy if its members send load reports without being probed. The agent then decides by this
+/// policy when its workers report. Probes need no such rule: the agent answers each.
 fn leaf_policy(
     faults: &mut FaultCollector,
     raw: &raw_agent::Pool,
@@ -527,7 +538,8 @@ fn bounds(faults: &mut FaultCollector, pools: &[raw_agent::Pool], key: &str, slo
     }
 }
 
-/// Returns the workers' speeds in their order. The default is 1.
+/// Returns the workers' speeds in the order of `workers`. The default is 1. The file has a table from lists of ids to
+/// speeds.
 fn speeds(
     faults: &mut FaultCollector,
     raw: &raw_agent::Pool,
@@ -540,7 +552,8 @@ fn speeds(
     };
     let (least, most) = SPEEDS;
     let mut is_set = vec![false; workers.len()];
-    let places: HashMap<_, _> = workers.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+    let places: HashMap<_, _> =
+        workers.iter().enumerate().map(|(place, id)| (*id, place)).collect();
     let mut lists = ids::Lists::default();
     for (ids, &speed) in at.get_ref() {
         if !(least <= speed && speed <= most) {
@@ -563,7 +576,8 @@ fn speeds(
     speeds
 }
 
-/// Checks the pools together: their ids, their workers, and the size of the region.
+/// Checks the pools together: their ids, their workers, and the size of the region for `shape`. `key` is the name of
+/// the pools' tables.
 fn pools_together(
     faults: &mut FaultCollector,
     pools: &[raw_agent::Pool],
@@ -600,7 +614,7 @@ mod tests {
     use super::*;
     use crate::config::v4_bits;
 
-    /// File without faults.
+    /// File without faults. Its line 1 is empty, so `[agent]` is line 2.
     const GOOD: &str = r#"
 [agent]
 name = "host1"
@@ -664,8 +678,9 @@ overflow = "refuse"
         assert_eq!(parse(&several).unwrap().leaves[1].ip, address("fd00:2::2"));
         // One port of each family.
         let other = "[[port]]\ndevice = \"net_memif1\"\nip = \"10.0.3.11/24\"\n";
-        let both = parse(&(several.clone() + other + "[[leaf]]\nip = \"10.0.3.1\"\n")).unwrap();
-        let ports: Vec<_> = both.leaves.iter().map(|leaf| leaf.port).collect();
+        let two_families =
+            parse(&(several.clone() + other + "[[leaf]]\nip = \"10.0.3.1\"\n")).unwrap();
+        let ports: Vec<_> = two_families.leaves.iter().map(|leaf| leaf.port).collect();
         assert_eq!(ports, [0, 0, 1]);
         let follows = "[controller]\naddresses = [\"unix:/run/fabric.ctl\"]\n";
         let peers = "[peers]\nnodes = [\"10.0.2.11\", \"10.0.2.12\"]\n";
@@ -689,6 +704,7 @@ overflow = "refuse"
                 good.replace("\"fd00:2::1\"", "\"fd00:2::\""),
                 ["`agent.leaf`", "not the network's first"],
             ),
+            // 1445 bytes over IPv4, less the 20 more bytes of an IPv6 header.
             (good.replace("slots = 32", "payload = 1426"), ["`agent.payload`", "1 to 1425"]),
             (format!("{good}{peers}"), ["`peers.nodes`", "network of the [[port]]"]),
         ] {
@@ -723,12 +739,13 @@ overflow = "refuse"
         let limits = |line: &str| {
             parse(&GOOD.replacen("slots = 32", line, 1)).map(|config| config.host.limits)
         };
-        let of = |pools, workers| Limits { pools, servers: 1, workers };
+        let limits_of = |pools, workers| Limits { pools, servers: 1, workers };
         // By default 8 pools, and 8 more workers than the 5 named.
-        assert_eq!(limits("slots = 32").unwrap(), of(8, 5 + 8));
-        assert_eq!(limits("pools_max = 2\nworkers_max = 5").unwrap(), of(2, 5));
+        assert_eq!(limits("slots = 32").unwrap(), limits_of(8, 5 + 8));
+        assert_eq!(limits("pools_max = 2\nworkers_max = 5").unwrap(), limits_of(2, 5));
         let config = parse(GOOD).unwrap();
         assert_eq!((config.host.shape().channels, config.host.identities().len()), (13, 5));
+        // The file names 2 pools and 5 workers.
         for (line, allowed) in [("pools_max = 1", "2 to 1024"), ("workers_max = 4", "5 to 1024")] {
             let error = limits(line).unwrap_err().to_string();
             assert!(error.contains(allowed), "{error}");
@@ -736,10 +753,10 @@ overflow = "refuse"
         // Rings of the maximum size: no workers fit beyond the named ones. 16384 slots of 2944 bytes a worker let 89
         // workers fit into 4 GiB.
         let long = GOOD.replacen("slots = 32", "slots = 16384", 1);
-        // The first pool has 4 workers, ids 8 to 90 are 83.
+        // The first pool has 4 workers, and the ids 8 to 90 are 83.
         let many = parse(&long.replace("\"8\"", "\"8-90\"")).unwrap().host;
         assert_eq!(many.limits.workers, 4 + 83);
-        // 4 + 92 workers.
+        // The ids 8 to 99 are 92, and 96 workers do not fit.
         assert!(parse(&long.replace("\"8\"", "\"8-99\"")).is_err());
     }
 
@@ -758,7 +775,7 @@ overflow = "refuse"
 
     // promise: scheduling.6
     #[test]
-    fn workers_may_be_several_leaves() {
+    fn agent_may_register_with_several_leaves() {
         let policies = "policy = \"cfcfs\"\nleaf_policy = \"lsq-smart(eps=0.1)\"";
         let text = GOOD.replacen("policy = \"cfcfs\"", policies, 1);
         let several = text.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES;
@@ -806,6 +823,7 @@ overflow = "refuse"
         assert_eq!(config.host.payload, PAYLOAD_MAX - auth::LEN);
         let most = |payload| text.replacen("slots = 32", &format!("payload = {payload}"), 1);
         assert!(parse(&most(PAYLOAD_MAX - auth::LEN)).is_ok());
+        // 1445 bytes without a proof, less 16 for one.
         let error = parse(&most(PAYLOAD_MAX)).unwrap_err().to_string();
         assert!(error.contains("agent.payload") && error.contains("1 to 1429"), "{error}");
     }
@@ -820,6 +838,7 @@ overflow = "refuse"
             ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
             ("[agent]", "[leaf]\n[agent]", &["a leaf's file", "`wedjat leaf` runs"]),
             ("name = \"host1\"", "name = \"\"", &["agent.toml:3", "agent.name", "host1"]),
+            // `/dev/shm/wedjat-` and 92 letters are 108 bytes.
             (
                 "name = \"host1\"",
                 &format!("name = \"{}\"", "h".repeat(92)),

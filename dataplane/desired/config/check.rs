@@ -1,4 +1,10 @@
-//! Checks that TOML cannot make: addresses, ranges, and consistency between values.
+//! Checks of a leaf's or spine's file that TOML cannot make: addresses, ranges, and consistency between values.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
+//!
+//! A spine schedules over leaves. Its file has a `[[leaf]]` (`raw.rack` here) where a leaf's file has a `[[server]]`.
+//! Local pools have workers on the leaf's own core, behind an agent in the same process (`[agent]`).
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -31,13 +37,14 @@ pub fn config(
     file: File,
 ) -> Result<Config, Vec<ConfigFault>> {
     let mut faults = FaultCollector::new(file, text);
+    // First each entry by itself.
     let mut leaf = LeafConfig::read(&mut faults, &raw);
     refuse_foreign_keys(&mut faults, &raw);
     let mut ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
-    let local = raw.agent.iter().flat_map(|agent| &agent.pool);
-    let local: HashSet<_> = local.map(|pool| *pool.id.get_ref()).collect();
-    let context = PoolContext { spines: &spines, local: &local };
+    let local_pools = raw.agent.iter().flat_map(|agent| &agent.pool);
+    let local_pools: HashSet<_> = local_pools.map(|pool| *pool.id.get_ref()).collect();
+    let context = PoolContext { spines: &spines, local_pools: &local_pools };
     let pools = raw.pool.iter();
     let pools: Vec<_> =
         pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
@@ -51,8 +58,9 @@ pub fn config(
             .map(|server| ServerConfig::read(&mut faults, server, &pools_with_key))
             .collect(),
     };
+    // Then the entries together.
     ports_together(&mut faults, &raw, &ports);
-    // A longer list is already a fault. The checks below look at all ports for each server.
+    // A longer list is already a fault. The checks below look at all ports for each server, so it must be short.
     ports.truncate(PORTS_MAX);
     pools_together(&mut faults, &raw);
     if raw.role == Role::Spine {
@@ -61,14 +69,14 @@ pub fn config(
     }
     servers_together(&mut faults, &raw, &ports, &servers);
     racks::services_together(&mut faults, &raw, &ports, (&pools, &servers));
-    direct_replies(&mut faults, &raw, &ports, &servers, &local);
+    direct_replies(&mut faults, &raw, &ports, &servers, &local_pools);
     let agent = local::local(&mut faults, &raw, &ports, &servers);
     if let (Some(follow), Some(_)) = (&raw.controller, &raw.agent) {
         let allowed = "[agent] or [controller]: the workers of a leaf's own core are its file's";
         faults.note(&follow.addresses, "controller", "[controller] beside [agent]", allowed);
     }
     leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
-    // A controller may add pools that queue tasks.
+    // A controller may add pools that queue tasks. Their tasks need packet buffers from the start.
     let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
     let controller_queue = if may_wait { QUEUED_TASKS_MIN } else { 0 };
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), controller_queue);
@@ -106,7 +114,7 @@ pub fn config(
     })
 }
 
-/// Returns the name of a key in the node's own table.
+/// Returns the full name of a key in the node's own table, as in `leaf.mbufs`.
 fn key(raw: &raw::Config, name: &str) -> String {
     format!("{}.{name}", raw.role.name())
 }
@@ -127,7 +135,8 @@ fn refuse_foreign_keys(faults: &mut FaultCollector, raw: &raw::Config) {
     }
 }
 
-/// Returns the maximum numbers of pools, servers, and workers of each pool at run time.
+/// Returns the maximum numbers of pools, servers, and workers of each pool at run time. By default they leave room for
+/// some that are added later.
 fn limits(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -138,6 +147,7 @@ fn limits(
     let is_spine = raw.role == Role::Spine;
     let local = || agent.into_iter().flat_map(|agent| &agent.pools);
     let mut workers = HashMap::<_, usize>::new();
+    // Workers of each pool, on servers and on the leaf's own core.
     let of_servers = servers.iter().map(|server| (server.pool, server.workers.len()));
     for (pool, count) in of_servers.chain(local().map(|pool| (pool.id, pool.workers.len()))) {
         *workers.entry(pool).or_default() += count;
@@ -148,6 +158,7 @@ fn limits(
         servers: (servers.len() + local().count()).max(1),
         workers: pools.iter().map(workers).max().unwrap_or(0).max(1),
     };
+    // The key's value, from the number in the file to `most`; by default at least `spare`.
     let mut room = |name: &str, spare: usize, named: usize, most| {
         faults.number_in(raw.leaf.table, name, spare.max(named), (named, most))
     };
@@ -169,7 +180,7 @@ fn keys(raw: &raw::Port) -> port::Keys<'_> {
     port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
 }
 
-/// Checks a port.
+/// Returns the checked port.
 fn port(faults: &mut FaultCollector, raw: &raw::Port) -> PortConfig {
     let port = keys(raw).check(faults);
     let ip = port.ip;
@@ -187,10 +198,10 @@ struct PoolContext<'a> {
     /// Spines of the file.
     spines: &'a [Spine],
     /// Ids of pools with workers on the leaf's own core.
-    local: &'a HashSet<u16>,
+    local_pools: &'a HashSet<u16>,
 }
 
-/// Checks a pool. Returns `None` if its policy is invalid.
+/// Returns the checked pool; `None` if its policy is invalid.
 fn pool(
     faults: &mut FaultCollector,
     config: &raw::Config,
@@ -219,7 +230,7 @@ fn reports(
     let Some(at) = raw.reports.as_ref().filter(|at| *at.get_ref() == Reports::Messages) else {
         return Reports::Replies;
     };
-    let is_local = context.local.contains(raw.id.get_ref());
+    let is_local = context.local_pools.contains(raw.id.get_ref());
     let allowed = match () {
         () if config.role == Role::Spine => {
             "none in a spine's file: leaves send signals to a spine"
@@ -249,7 +260,7 @@ fn direct_replies(
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
-    local: &HashSet<u16>,
+    local_pools: &HashSet<u16>,
 ) {
     for pool in &raw.pool {
         let Some(at) = pool.replies.as_ref().filter(|at| *at.get_ref() == ReplyPath::Direct) else {
@@ -267,7 +278,7 @@ fn direct_replies(
             _ if raw.role == Role::Spine => {
                 (String::new(), "none in a spine's file: leaves have the servers")
             }
-            _ if local.contains(&id) => {
+            _ if local_pools.contains(&id) => {
                 let found = " in a pool with workers of the leaf's own core".to_owned();
                 (found, "\"leaf\", or a pool of its own for [[agent.pool]]")
             }
@@ -376,6 +387,7 @@ fn buffers_needed(
     if queues == 0 {
         return 0;
     }
+    // Each port has a receive and a transmit queue for each core.
     let slots: usize = ports.iter().map(|port| 2 * usize::from(port.queue_slots)).sum();
     u32::try_from(leaf.cores.len() * (queues + slots)).unwrap_or(u32::MAX)
 }
@@ -428,7 +440,7 @@ fn pools_together(faults: &mut FaultCollector, raw: &raw::Config) {
     }
 }
 
-/// Checks the addresses, pools and worker ids of all servers together.
+/// Checks the addresses, pools and worker ids of all servers together, and the addresses of a spine's leaves.
 fn servers_together(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -492,20 +504,20 @@ fn families(
         }
     }
     let local = raw.agent.iter().flat_map(|agent| &agent.pool);
-    let local: HashSet<_> = local.map(|local| *local.id.get_ref()).collect();
+    let local_pools: HashSet<_> = local.map(|local| *local.id.get_ref()).collect();
     let spines = racks::spine_entries(raw);
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
         let Some(&((kind, first), other)) = members.get(&id) else { continue };
         let family = |ip: IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        let same = |ip: IpAddr| ip.is_ipv4() == first.is_ipv4();
+        let is_same_family = |ip: IpAddr| ip.is_ipv4() == first.is_ipv4();
         if let Some(at) = other {
             let found = format!("{}, and {first} in the same pool", quoted(at));
             let allowed = format!("addresses of IPv4 or of IPv6 for all [[{kind}]] of a pool");
             faults.note(at, &format!("{kind}.ip"), found, &allowed);
         }
         racks::family(faults, &spines, pool, (kind, first));
-        let is_local = local.contains(&id);
+        let is_local = local_pools.contains(&id);
         let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
             faults.note(&Spanned::new(span, ()), key, found, allowed);
         };
@@ -518,7 +530,7 @@ fn families(
         if ports.is_empty() {
             continue; // the program passes in tasks and reports
         }
-        let has_clients = |port: &&PortConfig| port.side.has_clients() && same(port.ip);
+        let has_clients = |port: &&PortConfig| port.side.has_clients() && is_same_family(port.ip);
         if !ports.iter().any(|port| has_clients(&port))
             && ports.iter().all(|port| port.ip != UNSPECIFIED)
         {
@@ -531,7 +543,7 @@ fn families(
     }
 }
 
-/// Checks that a port leads to the server.
+/// Checks that a port on the workers' side leads to the server, and that a host may have its address.
 fn reachable(
     faults: &mut FaultCollector,
     (at, key): (&Spanned<String>, &str),

@@ -1,5 +1,8 @@
 //! `[control]`: TCP addresses for changing and monitoring a node, in addition to the socket at its state
 //! file.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -31,7 +34,7 @@ pub struct TlsConfig {
     pub clients_ca: PathBuf,
 }
 
-/// Returns the checked table.
+/// Returns the checked table; no addresses for a file without it.
 pub fn control(faults: &mut FaultCollector) -> ControlConfig {
     let raw = faults.file.entries("control", raw_control::Control::of).pop();
     let Some(raw) = raw else { return ControlConfig::default() };

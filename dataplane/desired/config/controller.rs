@@ -1,4 +1,8 @@
-//! Configuration of a controller, and of a node that follows one.
+//! Configuration of a controller, which keeps the desired state of a fabric, and `[controller]` of a node that follows
+//! one.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,6 +36,7 @@ impl ControllerAddress {
         }
         let (scheme, host) = text.split_once("://")?;
         let is_loopback = || {
+            // The host without its port, and an IPv6 address without its brackets.
             let name =
                 host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
             name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
@@ -113,7 +118,7 @@ fn tls(
     }
 }
 
-/// Returns `[controller]` of a node.
+/// Returns the checked `[controller]` of a node; `None` for a node without it.
 pub fn follow(faults: &mut FaultCollector, raw: Option<&Follow>) -> Option<FollowConfig> {
     let raw = raw?;
     let files = [&raw.ca, &raw.certificate, &raw.key];
@@ -175,7 +180,7 @@ impl ControllerConfig {
     }
 }
 
-/// Checks the values of a controller's file.
+/// Returns the checked values of a controller's file, without `settings`.
 fn controller(faults: &mut FaultCollector) -> ControllerConfig {
     let entry = Controller::of(&faults.file, faults.file.only("controller"));
     let control = control::control(faults);
@@ -204,7 +209,7 @@ fn controller(faults: &mut FaultCollector) -> ControllerConfig {
     ControllerConfig { id, store, socket, control, settings: Settings::default() }
 }
 
-/// Checks the store: a file or etcd.
+/// Returns the checked store: a file or etcd. An empty path stands for an invalid choice.
 fn store(faults: &mut FaultCollector, raw: &Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");

@@ -1,4 +1,10 @@
 //! `[cosched]` of an agent's file: batch jobs that run in sequence beside its workers.
+//!
+//! A batch job uses the time of the worker cores that tasks leave. A guard watches the tasks' latency and limits the
+//! job's share of the cores. A chooser picks a share below the limit, on the advice of several experts.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -52,7 +58,7 @@ fn experts(path: &Path) -> Result<Setup, String> {
     Setup::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Checks a job. `base` holds the settings that all jobs share.
+/// Returns the checked job. `base` holds the settings that all jobs share.
 fn job(faults: &mut FaultCollector, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
     let command: Vec<OsString> =
         raw.command.get_ref().iter().map(|at| at.get_ref().into()).collect();

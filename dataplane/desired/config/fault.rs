@@ -1,4 +1,4 @@
-//! Fault of a file, and the lines of its text.
+//! Fault of a configuration file, and the lines of its text. A warning has the same form.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ impl ConfigFault {
         Self { line: 0, key: String::new(), found, allowed }
     }
 
-    /// Returns the file, line and key if known, and the value found.
+    /// Returns the beginning of a message: the file, line and key if known, and the value found.
     pub(super) fn place_and_found(&self, path: &Path) -> String {
         let line = if self.line > 0 { format!(":{}", self.line) } else { String::new() };
         let key = if self.key.is_empty() { String::new() } else { format!(": `{}`", self.key) };
@@ -37,7 +37,11 @@ impl Lines {
     /// Finds the line ends of a text.
     pub fn of(text: &str) -> Self {
         Self(
-            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect(),
+            text.bytes()
+                .enumerate()
+                .filter(|(_, byte)| *byte == b'\n')
+                .map(|(offset, _)| offset)
+                .collect(),
         )
     }
 

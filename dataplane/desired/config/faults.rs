@@ -110,9 +110,11 @@ const IDS_SHOWN: usize = 16;
 
 /// Collector of faults with their places.
 pub struct FaultCollector {
+    /// Line ends of the text, to find a value's line.
     lines: Lines,
     /// Parser of the file's id lists.
     lists: ids::Lists,
+    /// Faults so far.
     all: Vec<ConfigFault>,
     /// Settings that are allowed and are probably mistakes. `allowed` names a better value.
     warnings: Vec<ConfigFault>,
@@ -137,6 +139,7 @@ impl FaultCollector {
 
     /// Returns all warnings in order of lines and the settings, or all faults if there are any.
     pub fn none_or_all(mut self) -> Result<(Vec<ConfigFault>, Settings), Vec<ConfigFault>> {
+        // Faults without a line come last.
         let line = |fault: &ConfigFault| (fault.line == 0, fault.line);
         self.all.sort_by_key(line);
         self.warnings.sort_by_key(line);
@@ -179,7 +182,8 @@ impl FaultCollector {
         });
     }
 
-    /// Records the canonical form of a value. `None` is the value of a file without the key.
+    /// Records the canonical form of a value for reloads, which thus ignore a change of spelling. `None` is the value
+    /// of a file without the key.
     pub fn record<T>(&mut self, at: &Spanned<T>, value: Option<impl ToString>) {
         self.settings.set_at(at, value.map(|value| value.to_string()));
     }
@@ -264,8 +268,8 @@ impl FaultCollector {
         self.file.key(table, name).2.map(|at| Spanned::new(at.span(), ()))
     }
 
-    /// Reads a whole number: the file's, or the default of the key's row. Records a fault for a number that is not in
-    /// the row's range.
+    /// Reads a whole number: the file's, or the default of the key's row in [`super::keys`]. Records a fault for a
+    /// number that is not in the row's range.
     pub fn number<T: TryFrom<i64> + Default>(&mut self, table: Table, name: &str) -> T {
         self.optional_number(table, name).unwrap_or_default()
     }
@@ -305,17 +309,18 @@ impl FaultCollector {
         })
     }
 
-    /// Returns the whole number that the file has.
+    /// Returns the whole number that the file has, with its place; `None` without the key.
     pub fn integer(&self, table: Table, name: &str) -> Option<Spanned<i64>> {
         self.file.value(table, name)
     }
 
-    /// Returns `true` or `false` as the file has it.
+    /// Returns `true` or `false` as the file has it; `None` without the key.
     pub fn flag(&self, table: Table, name: &str) -> Option<bool> {
         self.file.value::<Option<Spanned<_>>>(table, name).map(Spanned::into_inner)
     }
 
-    /// Reads a whole number from 0 without a documented maximum.
+    /// Reads a whole number from 0 without a documented maximum. Returns `None` without the key, and after recording a
+    /// fault for a number that `T` cannot hold.
     pub fn count<T: TryFrom<i64>>(&mut self, table: Table, name: &str) -> Option<T> {
         let at = self.integer(table, name)?;
         let value = T::try_from(*at.get_ref()).ok();
@@ -326,7 +331,7 @@ impl FaultCollector {
         value
     }
 
-    /// Returns the text that the file has.
+    /// Returns the text that the file has, with its place; `None` without the key.
     pub fn text(&self, table: Table, name: &str) -> Option<Spanned<String>> {
         self.file.value(table, name)
     }
@@ -337,7 +342,7 @@ impl FaultCollector {
         text.and_then(|text| word(text.get_ref())).unwrap_or_default()
     }
 
-    /// Like [`FaultCollector::number`], for any number.
+    /// Like [`FaultCollector::number`], for a number with a fraction.
     pub fn decimal(&mut self, table: Table, name: &str) -> f64 {
         let (row, key, _) = self.file.key(table, name);
         let default = match row.default {

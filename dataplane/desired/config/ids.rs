@@ -1,4 +1,4 @@
-//! Lists of ids as users write them: `0-31`, `0-7,16,20-23`.
+//! Lists of worker ids as users write them: `0-31`, `0-7,16,20-23`.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;

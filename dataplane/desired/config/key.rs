@@ -1,5 +1,5 @@
-//! Key of a pool, read from a private file. Messages never contain the file's content. A fault is described by a
-//! relative clause, which follows the file's name.
+//! Key of a pool, read from a private file. Workers prove the origin of their messages with it. Error messages never
+//! contain the file's content. A fault is described by a relative clause, which follows the file's name.
 
 use std::io;
 use std::path::Path;
@@ -17,8 +17,8 @@ pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
 impl FaultCollector {
-    /// Reads the key from the named file; `None` if no file is named. Records a fault and returns `None` if the
-    /// file holds no usable key.
+    /// Reads the key from the file named by `at`, the value of `key` in the configuration; `None` if no file is named.
+    /// Records a fault and returns `None` if the file holds no usable key.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
         let at = at?;
         let read = read_key(Path::new(at.get_ref()));
@@ -56,6 +56,7 @@ fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
         let Some(digit) = char::from(*byte).to_digit(16) else {
             return Err("which holds other characters than hexadecimal digits".to_owned());
         };
+        // Two digits a byte, the high one first. Excess digits are only counted.
         if let Some(byte) = key.get_mut(digits / 2) {
             *byte = *byte << 4 | digit as u8;
         }
@@ -107,7 +108,8 @@ mod tests {
     #[test]
     fn bad_key_file_is_refused_without_its_contents() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let path_of = |name: &str| folder.path().join(name);
+        // Name, content and mode of a file, and a part of the error.
         let cases = [
             ("group", DIGITS.to_owned(), 0o640, "mode 0640"),
             ("others", DIGITS.to_owned(), 0o604, "mode 0604"),
@@ -119,18 +121,19 @@ mod tests {
             ("commented", format!("{DIGITS} # key"), 0o600, "other characters"),
         ];
         for (name, text, mode, expected) in cases {
-            write(&at(name), &text, mode);
-            let found = read_key(&at(name)).unwrap_err();
+            write(&path_of(name), &text, mode);
+            let found = read_key(&path_of(name)).unwrap_err();
             assert!(found.contains(expected), "{name}: {found}");
+            // These digits are in each file that has any.
             assert!(!found.contains("0102"), "{name}: {found}");
         }
-        write(&at("good"), DIGITS, 0o600);
-        symlink(at("good"), at("link")).unwrap();
-        assert!(read_key(&at("link")).unwrap_err().contains("symbolic link"));
+        write(&path_of("good"), DIGITS, 0o600);
+        symlink(path_of("good"), path_of("link")).unwrap();
+        assert!(read_key(&path_of("link")).unwrap_err().contains("symbolic link"));
         assert!(read_key(folder.path()).unwrap_err().contains("not a regular file"));
         assert!(read_key(Path::new("/dev/zero")).unwrap_err().contains("not a regular file"));
-        assert!(read_key(&at("missing")).unwrap_err().contains("can't be read"));
-        let fifo = at("fifo");
+        assert!(read_key(&path_of("missing")).unwrap_err().contains("can't be read"));
+        let fifo = path_of("fifo");
         let status = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(status.success());
         assert!(

@@ -73,7 +73,7 @@ pub enum DefaultValue {
 }
 
 impl Key {
-    /// Returns the key of an object that can change while the node runs.
+    /// Returns this key marked as live: a running node can change it, for example a pool's policy.
     const fn live(self) -> Self {
         Self { live: true, ..self }
     }
@@ -117,6 +117,7 @@ impl Key {
 }
 
 impl Serialize for Key {
+    /// Serializes a key as `wedjat check --keys --json` prints it.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut row = serializer.serialize_struct("Key", 4)?;
         row.serialize_field("key", self.name)?;
@@ -127,7 +128,7 @@ impl Serialize for Key {
     }
 }
 
-/// Table of a configuration file.
+/// Table of a configuration file, or a list of tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
     /// Path, as in `cosched.job`.
@@ -156,17 +157,18 @@ impl Section {
 /// Default of MAC addresses.
 const DISCOVERED: DefaultValue = Described("discovered");
 
-/// Creates a key.
+/// Creates a key that is not live.
 const fn key(name: &'static str, kind: Kind, default: DefaultValue, meaning: &'static str) -> Key {
     Key { name, kind, default, meaning, live: false }
 }
 
 /// Marks keys of an object that can change while the node runs.
 const fn live<const COUNT: usize>(mut keys: [Key; COUNT]) -> [Key; COUNT] {
-    let mut at = 0;
-    while at < COUNT {
-        keys[at] = keys[at].live();
-        at += 1;
+    // Constants allow no iterators.
+    let mut index = 0;
+    while index < COUNT {
+        keys[index] = keys[index].live();
+        index += 1;
     }
     keys
 }

@@ -1,4 +1,4 @@
-//! Checked configuration of a leaf or spine.
+//! Checked configuration of a leaf or spine, and the reading of its own table and of its servers.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -87,7 +87,8 @@ pub struct LeafConfig {
 }
 
 impl LeafConfig {
-    /// Reads the settings of the node itself. `limits` depend on the rest of the file.
+    /// Reads the settings of the node itself, and records their faults. `limits` depend on the rest of the file, and
+    /// are set later.
     pub(super) fn read(faults: &mut FaultCollector, raw: &raw::Config) -> Self {
         let (node, table, key) =
             (&raw.leaf, raw.leaf.table, |name: &str| format!("{}.{name}", raw.role.name()));
@@ -145,7 +146,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Reads a server.
+    /// Reads a `[[server]]`, and records its faults. `pools_with_key` has the ids of pools with a `key_file`.
     pub(super) fn read(
         faults: &mut FaultCollector,
         raw: &raw::Server,

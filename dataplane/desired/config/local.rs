@@ -1,4 +1,9 @@
-//! `[agent]` in a leaf's file: checks against the rest of the file.
+//! `[agent]` in a leaf's file: checks against the rest of the file. This agent runs on the leaf's only core, for
+//! workers of the leaf's own host. The *wire* is the link between the two inside the process, with a network of its
+//! own.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +18,7 @@ use super::leaf::ServerConfig;
 use super::port::PortConfig;
 use super::{ids, raw, raw_agent};
 
-/// Returns the checked table, if the file has one.
+/// Returns the checked table; `None` if the file has none.
 pub fn local(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -99,6 +104,7 @@ fn addresses(
 
 /// Returns the number of packet buffers that tasks at the agent can hold.
 pub fn buffers_needed(config: &HostConfig) -> usize {
+    // Tasks in the pools' queues, and in the workers' rings, each of which has `slots`.
     let queues_tasks = |runs| runs == Runs::LeafHolding;
     let queues = config.pools.iter().filter(|pool| queues_tasks(pool.settings.policy.entry().runs));
     queues.map(|pool| pool.settings.queue).sum::<usize>() + config.limits.workers * config.slots

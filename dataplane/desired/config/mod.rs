@@ -1,4 +1,5 @@
-//! Configuration file of a leaf or spine: TOML, checked completely before anything starts.
+//! Configuration files of a leaf, spine, agent and controller: TOML, checked completely before anything starts. The
+//! functions of [`Config`], for leaf and spine, are here; [`AgentConfig`] and [`ControllerConfig`] have their own.
 //!
 //! One reading finds all faults of the values. Each fault names the file, the line and key if it has them, the
 //! value found and the allowed values. The reader (`read`) refuses a text that is not TOML, and a text with unknown
@@ -101,6 +102,7 @@ impl Config {
         }
         let role = if racks::is_spines(text) { Role::Spine } else { Role::Leaf };
         let file = File::read(role.name(), text).map_err(refuse)?;
+        // `raw` has right types, and `check::config` checks the values.
         let raw = raw::Config::of(&file, role, is_embedded);
         check::config(path, text, raw, file).map_err(refuse)
     }

@@ -7,7 +7,7 @@ use super::raw_agent;
 #[derive(Clone, Debug)]
 pub enum Job {}
 
-/// Refuses the table.
+/// Records a fault if the file has the table. Returns no jobs.
 pub(super) fn jobs(
     faults: &mut FaultCollector,
     raw: Option<&raw_agent::Cosched>,

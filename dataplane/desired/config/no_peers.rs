@@ -9,14 +9,14 @@ use super::raw_agent;
 pub enum PeersConfig {}
 
 impl PeersConfig {
-    /// Returns the number of nodes.
+    /// Returns the number of nodes. Never called, since no value of the type exists.
     #[must_use]
     pub fn count(&self) -> usize {
         match *self {}
     }
 }
 
-/// Refuses the table.
+/// Records a fault if the file has the table. Returns `None`.
 pub(super) fn peers(
     faults: &mut FaultCollector,
     raw: &raw_agent::File,

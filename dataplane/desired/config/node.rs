@@ -1,4 +1,4 @@
-//! Settings that leaf, spine and agent have in common.
+//! Settings that leaf, spine and agent have in common, for code that starts any of them.
 
 use std::path::Path;
 use std::slice;

@@ -1,5 +1,9 @@
 //! `[peers]` of an agent's file: the nodes of a rack without a leaf, including this agent. In each beat, an
-//! interval of fixed length, a node reports its load to its peers.
+//! interval of fixed length, a node reports its load to its peers. Clients send tasks to any node, and nodes pass tasks
+//! to each other as the policy decides.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -39,7 +43,8 @@ impl PeersConfig {
     }
 }
 
-/// Checks the table, and refuses other settings that do not fit it.
+/// Returns the checked table, and refuses other settings that do not fit it. Returns `None` without the table, and if
+/// the policy or this agent's own address is at fault.
 pub(super) fn peers(
     faults: &mut FaultCollector,
     raw: &raw_agent::File,
@@ -68,7 +73,7 @@ pub(super) fn peers(
     Some(PeersConfig { policy: policy.ok()?, nodes, own: own?, beat: Duration::from_micros(beat) })
 }
 
-/// Returns the addresses of the nodes.
+/// Returns the addresses of the nodes, and records faults of the list. 0.0.0.0 stands for an invalid one.
 fn nodes(
     faults: &mut FaultCollector,
     entry: &raw_agent::Peers,
@@ -188,12 +193,13 @@ workers = "0-3"
         let usual = GOOD.replace("policy = \"malcolm(steal=off)\"\nbeat_us = 200\n", "");
         let peers = parse(&usual).unwrap().peers.unwrap();
         assert_eq!((peers.policy.to_string(), peers.beat_ns()), ("malcolm".to_owned(), BEAT_NS));
+        // The same rack with IPv6 addresses.
         let over_v6 = GOOD.replace("10.0.2.12/24", "fd00:2::12/64").replace("10.0.2.", "fd00:2::");
         let peers = parse(&over_v6).unwrap_or_else(|error| panic!("{error}")).peers.unwrap();
         assert_eq!((peers.own, peers.nodes[1]), (1, "fd00:2::12".parse().unwrap()));
-        // An unknown table in place of `[peers]` is refused.
-        let none = GOOD.replacen("[peers]", "[[nothing]]", 1);
-        assert!(parse(&none).is_err());
+        // The table is found by its name: another name is a fault.
+        let without_peers = GOOD.replacen("[peers]", "[[nothing]]", 1);
+        assert!(parse(&without_peers).is_err());
     }
 
     #[test]
@@ -241,6 +247,7 @@ workers = "0-3"
             let error = parse(&GOOD.replacen(old, new, 1)).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
+        // Tables that do not fit `[peers]`, and a part of the error.
         for (more, part) in [
             ("[[pool]]\nid = 2\npolicy = 'cfcfs'\nworkers = '9'\n", "2 [[pool]]"),
             ("[[port]]\ndevice = 'net_memif1'\nip = '10.0.3.1/24'\n", "2 [[port]]"),

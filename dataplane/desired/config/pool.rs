@@ -1,4 +1,4 @@
-//! Pools of a file.
+//! Checked pools of a file: of a leaf, spine or agent. A pool is a set of workers that serve one kind of task.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,8 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// Reads a pool of a leaf or spine, with values whose rules depend on other keys.
+    /// Reads a pool of a leaf or spine, and records its faults. The policy, reports, service address and link are
+    /// checked already, because their rules depend on other keys.
     pub(super) fn read(
         faults: &mut FaultCollector,
         raw: &raw::Pool,

@@ -1,4 +1,5 @@
-//! Ports: settings common to a leaf's and an agent's file.
+//! Ports: settings common to the files of a leaf, a spine and an agent. A port is a DPDK device with an address of the
+//! node.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use super::faults::{FaultCollector, UniqueKeys, quoted};
 use super::raw_agent::Checksums;
 use super::read::Table;
 
-/// Port of a leaf or an agent.
+/// Port of a leaf, a spine or an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// EAL name of the device, or its PCI address.
@@ -58,8 +59,10 @@ impl PortConfig {
     }
 }
 
-/// Keys as the file has them.
+/// Keys of a `[[port]]` as the file has them. Both kinds of files convert their own entries to this type. `Spanned` is
+/// a value with its place in the text.
 pub struct Keys<'a> {
+    /// Number of the entry in the file, to read its other keys by name.
     pub table: Table,
     pub device: &'a Spanned<String>,
     pub ip: &'a Spanned<String>,
@@ -68,7 +71,8 @@ pub struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// Returns the port for these keys, with both sides.
+    /// Returns the port for these keys, with both sides (clients and workers); a leaf sets its own side. Records
+    /// faults, and puts 0.0.0.0 in place of an invalid address.
     pub fn check(&self, faults: &mut FaultCollector) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
@@ -91,10 +95,10 @@ impl Keys<'_> {
         let gateway = self.gateway.map(|gateway| {
             let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
             // If `ip` is invalid, which is a fault already, any gateway is accepted.
-            let of_family = |address: IpAddr| {
+            let is_of_family = |address: IpAddr| {
                 is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
             };
-            let address = faults.host(gateway, "port.gateway", of_family, allowed);
+            let address = faults.host(gateway, "port.gateway", is_of_family, allowed);
             let is_in_network =
                 reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
             // A link-local router is in no port's network. A refused address, 0.0.0.0, is a fault already.
@@ -143,7 +147,8 @@ pub fn check_together(faults: &mut FaultCollector, ports: &[Keys<'_>]) {
     }
 }
 
-/// Parses an address with the prefix length of its network.
+/// Parses an address with the prefix length of its network, as in 10.0.1.1/24. Returns `None` for another form, and for
+/// an address that no host can have.
 fn network(text: &str) -> Option<(IpAddr, u8)> {
     let (ip, prefix) = text.split_once('/')?;
     let ip: IpAddr = ip.parse().ok()?;

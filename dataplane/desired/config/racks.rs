@@ -1,7 +1,11 @@
 //! Leaves in a spine's file, and spines in a leaf's file.
 //!
 //! A spine is a leaf whose members are leaves. Its file gives the same values, so network, stages, state, control and
-//! start are the leaf's code. Differences are decided where they matter.
+//! start are the leaf's code. The few differences are checks of the role in that code. A `[[leaf]]` of a spine's file
+//! is a *rack* here.
+//!
+//! `FaultCollector` collects faults, so that one check finds all. `at` is a value of the file with its place in the
+//! text.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -40,7 +44,7 @@ impl PoolIds {
         Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
     }
 
-    /// Records a fault if the file has no such pool.
+    /// Records a fault if the file has no pool with the id at `at`, the value of `key`.
     pub fn check(&self, faults: &mut FaultCollector, at: &Spanned<u16>, key: &str) {
         if !self.ids.contains(at.get_ref()) {
             faults.note(at, key, at.get_ref(), &self.allowed);
@@ -67,7 +71,7 @@ pub fn rack(faults: &mut FaultCollector, raw: &raw::Rack) -> ServerConfig {
     }
 }
 
-/// Checks that each leaf has one address, is in each pool once, and names only existing pools.
+/// Checks that each leaf has one address of its own, is in each pool once, and names only existing pools.
 pub fn racks_together(faults: &mut FaultCollector, raw: &raw::Config, racks: &[ServerConfig]) {
     let pools = PoolIds::of(raw);
     // Address of each leaf, leaf at each address, and pairs of leaf and pool.
@@ -95,7 +99,7 @@ pub fn racks_together(faults: &mut FaultCollector, raw: &raw::Config, racks: &[S
     }
 }
 
-/// Returns the spines of a leaf.
+/// Returns the spines of a leaf, and records faults of their ids and addresses.
 pub fn spines(faults: &mut FaultCollector, raw: &raw::Config) -> Vec<Spine> {
     let mut spines = Vec::new();
     if raw.spine.len() > SPINES_MAX {
@@ -117,7 +121,8 @@ pub fn spines(faults: &mut FaultCollector, raw: &raw::Config) -> Vec<Spine> {
     spines
 }
 
-/// Returns a pool's link to its spine.
+/// Returns a pool's link to its spine, and the rules of the signals that report its load there. Returns `None` without
+/// a link or with an invalid one.
 pub fn link(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -148,7 +153,8 @@ pub fn link(
     Some((spine?, protocol))
 }
 
-/// Returns the service address of a pool.
+/// Returns the service address of a pool: the one to which clients send its tasks. Returns `None` if the file has none,
+/// or an invalid one.
 pub fn service(faults: &mut FaultCollector, pool: &raw::Pool) -> Option<IpAddr> {
     let at = pool.service.as_ref()?;
     Some(faults.host(at, "pool.service", is_unicast, HOST)).filter(|ip| !ip.is_unspecified())

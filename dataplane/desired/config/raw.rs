@@ -2,6 +2,8 @@
 //! meaning of each key.
 //!
 //! Only keys with rules of their own are here. The checked configuration reads all others from [`File`].
+//! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
+//! value with its place in the text.
 
 use toml::Spanned;
 use wedjat_core::policy::Reports;
@@ -24,7 +26,7 @@ pub struct Config {
     pub server: Vec<Server>,
     /// Spines of a leaf.
     pub spine: Vec<Spine>,
-    /// Leaves of a spine.
+    /// Leaves of a spine, from `[[leaf]]`.
     pub rack: Vec<Rack>,
     pub agent: Option<LocalAgentSection>,
     pub controller: Option<Follow>,

@@ -1,6 +1,9 @@
 //! Agent's file, and `[agent]` of a leaf's, as TOML has them: keys and types are right, values are unchecked.
 //! [`super::keys`] has the meaning of each key. The checks read keys without a field, such as `slots`, by name from an
 //! entry's `table`.
+//!
+//! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
+//! value with its place in the text.
 
 use std::collections::BTreeMap;
 

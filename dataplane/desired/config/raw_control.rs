@@ -1,5 +1,8 @@
 //! `[control]` and `[controller]` of all files as TOML has them: keys and types are right, values are unchecked.
 //! [`super::keys`] has the meaning of each key.
+//!
+//! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
+//! value with its place in the text.
 
 use toml::Spanned;
 

@@ -1,4 +1,7 @@
 //! Reader of a file's tables: compares the keys and types with [`SECTIONS`], and keeps the values for the checks.
+//!
+//! Reading has two steps. This one needs only the table of keys: it refuses unknown and missing keys, wrong types and
+//! unknown words. The checks of each kind of file then look at ranges, addresses and relations between values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +23,7 @@ pub struct File {
     tables: Vec<TableOfFile>,
 }
 
-/// Number of a table in its file.
+/// Number of a table in its file, from 0. Checks read the table's keys by name with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Table(usize);
 
@@ -30,9 +33,9 @@ pub struct TableOfFile {
     pub section: &'static Section,
     /// Number in its section, from 0.
     pub index: usize,
-    /// Keys of other files that a check refuses here.
+    /// Keys of other files, which the reader accepts here because a check refuses them with a better message.
     refused: &'static [Key],
-    /// Its place in the text.
+    /// Offset of the table in the text.
     start: usize,
     /// Values of its keys.
     pub values: BTreeMap<&'static str, Spanned<Item>>,
@@ -107,6 +110,7 @@ from_item! {
     ReplyPath: Item::Text(text) => word(text),
 }
 
+/// A whole number is a number, too.
 impl FromItem for f64 {
     fn from_item(item: &Item) -> Option<Self> {
         match item {
@@ -117,6 +121,7 @@ impl FromItem for f64 {
     }
 }
 
+/// An empty list is read as a list of texts.
 impl FromItem for Vec<usize> {
     fn from_item(item: &Item) -> Option<Self> {
         match item {
@@ -127,17 +132,18 @@ impl FromItem for Vec<usize> {
     }
 }
 
-/// Returns the value that a word stands for.
+/// Returns the value of an enum that a word of the file stands for; `None` for an unknown word.
 pub fn word<T: DeserializeOwned>(word: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<Error>::new(word)).ok()
 }
 
 /// Value of a key that a file must have, or may have.
 pub trait Field {
-    /// Creates the field from the file's value.
+    /// Creates the field from the file's value; `None` if the file lacks the key.
     fn of(found: Option<&Spanned<Item>>) -> Self;
 }
 
+/// A key that a file may have.
 impl<T: FromItem> Field for Option<Spanned<T>> {
     fn of(found: Option<&Spanned<Item>>) -> Self {
         let found = found?;
@@ -145,13 +151,15 @@ impl<T: FromItem> Field for Option<Spanned<T>> {
     }
 }
 
+/// A key that a file must have. The reader has refused files without it.
 impl<T: FromItem> Field for Spanned<T> {
     fn of(found: Option<&Spanned<Item>>) -> Self {
         Option::of(found).expect("the file has each required key, with its type")
     }
 }
 
-/// Defines an entry of a file: the values of some of its keys with their places. Each field has the name of its key.
+/// Defines a type for an entry of a file: the values of some of its keys with their places. Each field has the name of
+/// its key. The type's `of` reads a table of the file.
 macro_rules! entry {
     ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -172,7 +180,7 @@ macro_rules! entry {
 pub(super) use entry;
 
 impl File {
-    /// Reads a file of `owner`.
+    /// Reads a file of `owner`: leaf, spine, agent or controller.
     ///
     /// # Errors
     /// If the text is not TOML. Otherwise if it has unknown keys, lacks keys, or has values of wrong types or unknown
@@ -189,7 +197,7 @@ impl File {
 
     /// Returns the tables with their numbers.
     pub fn tables(&self) -> impl Iterator<Item = (Table, &TableOfFile)> {
-        self.tables.iter().enumerate().map(|(at, table)| (Table(at), table))
+        self.tables.iter().enumerate().map(|(index, table)| (Table(index), table))
     }
 
     /// Returns the tables of a section.
@@ -197,7 +205,7 @@ impl File {
         self.tables().filter(move |(_, one)| one.section.name == name).map(|(table, _)| table)
     }
 
-    /// Returns all entries of a section.
+    /// Returns all entries of a section; `of` reads one.
     pub fn entries<T>(&self, section: &str, of: impl Fn(&Self, Table) -> T) -> Vec<T> {
         self.of_section(section).map(|table| of(self, table)).collect()
     }
@@ -214,7 +222,8 @@ impl File {
         Spanned::new(start..start, ())
     }
 
-    /// Returns the only table of a section; any table of a file without one.
+    /// Returns the only table of a section. The reader refuses a file without its owner's section; for any other
+    /// missing section, this is the file's first table.
     pub fn only(&self, name: &str) -> Table {
         self.of_section(name).next().unwrap_or_default()
     }
@@ -239,8 +248,9 @@ fn refused_keys(owner: &str, section: &Section) -> &'static [Key] {
     found.map_or(&[], |(_, _, keys)| keys)
 }
 
-/// Reader of names and types.
+/// Reader of names and types, with the tables and faults so far.
 struct TypeReader {
+    /// Owner of the file: leaf, spine, agent or controller.
     owner: &'static str,
     lines: Lines,
     faults: Vec<ConfigFault>,
@@ -248,9 +258,9 @@ struct TypeReader {
 }
 
 impl TypeReader {
-    /// Adds a fault.
-    fn note(&mut self, at: usize, key: &str, found: String, allowed: &str) {
-        let (line, key, allowed) = (self.lines.at(at), key.to_owned(), allowed.to_owned());
+    /// Adds a fault at an offset in the text.
+    fn note(&mut self, offset: usize, key: &str, found: String, allowed: &str) {
+        let (line, key, allowed) = (self.lines.at(offset), key.to_owned(), allowed.to_owned());
         self.faults.push(ConfigFault { line, key, found, allowed });
     }
 
@@ -270,15 +280,16 @@ impl TypeReader {
             .filter(|one| one.files.contains(&self.owner) && split(one.name).0 == path)
             .collect();
         let mut keys: Vec<_> = section.into_iter().flat_map(Section::keys).collect();
+        // Keys behind these are refused by a check. Messages do not name them.
         let documented = keys.len();
         let refused = section.map_or(&[][..], |section| refused_keys(self.owner, section));
         keys.extend(refused);
-        let full = |name: &str| format!("{path}.{name}").trim_start_matches('.').to_owned();
+        let full_name = |name: &str| format!("{path}.{name}").trim_start_matches('.').to_owned();
         let (mut values, mut is_known) = (BTreeMap::new(), true);
         for (name, value) in table {
-            let (at, name) = (name.span().start, &name.get_ref()[..]);
+            let (offset, name) = (name.span().start, &name.get_ref()[..]);
             if let Some(key) = keys.iter().find(|key| key.name == name) {
-                if let Some(item) = self.value(key.kind, &full(name), value) {
+                if let Some(item) = self.value(key.kind, &full_name(name), value) {
                     values.insert(key.name, Spanned::new(value.span(), item));
                 }
             } else if let Some(one) = subsections.iter().find(|one| split(one.name).1 == name) {
@@ -289,15 +300,15 @@ impl TypeReader {
                     names.chain(subsections.iter().map(|one| split(one.name).1)).collect();
                 let suggestion = did_you_mean(name, names.iter().copied());
                 let found = format!("the unknown key `{name}`{suggestion}");
-                self.note(at, &full(name), found, &choice(&names));
+                self.note(offset, &full_name(name), found, &choice(&names));
                 is_known = false;
             }
         }
         let needed = keys[..documented].iter().filter(|key| key.default == DefaultValue::Required);
         let needed = needed.map(|key| key.name);
         // A file needs the section of its owner, as a leaf's file needs `[leaf]`.
-        let own = subsections.iter().find(|one| one.name == self.owner && !one.is_list);
-        for name in needed.chain(own.map(|one| one.name)) {
+        let own_section = subsections.iter().find(|one| one.name == self.owner && !one.is_list);
+        for name in needed.chain(own_section.map(|one| one.name)) {
             // A misspelt key is not also missing.
             if is_known && !table.contains_key(name) {
                 let allowed = format!("the key `{name}`, which is needed");
@@ -309,7 +320,7 @@ impl TypeReader {
         }
     }
 
-    /// Reads the table, or the list of tables, of a section.
+    /// Reads the table, or the list of tables, of a section. Adds a fault for any other value.
     fn subtables(&mut self, section: &'static Section, value: &Spanned<DeValue<'_>>) {
         let subtable =
             |reader: &mut Self, index, value: &Spanned<DeValue<'_>>| match value.get_ref() {
@@ -333,6 +344,7 @@ impl TypeReader {
     /// Returns the value of a key, never `None`. Adds a fault for another type or an unknown word.
     fn value(&mut self, kind: Kind, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Item> {
         let item = item(value.get_ref());
+        // Adds the fault of a value of another type.
         let mut wrong = |at: &Spanned<DeValue<'_>>, allowed: &str| {
             self.note(at.span().start, key, found(at.get_ref()), allowed);
         };
@@ -384,7 +396,7 @@ const fn type_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Lists allowed names.
+/// Lists allowed names for a message.
 fn choice(names: &[&str]) -> String {
     match names {
         [one, other] => format!("`{one}` or `{other}`"),
@@ -403,7 +415,7 @@ fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Returns a value as an item.
+/// Returns a value as an item; [`Item::Other`] for one that no key may have.
 fn item(value: &DeValue<'_>) -> Item {
     match value {
         DeValue::String(text) => Item::Text(text.to_string()),
@@ -417,6 +429,7 @@ fn item(value: &DeValue<'_>) -> Item {
         DeValue::Array(list) => {
             let items: Vec<_> =
                 list.iter().map(|one| Spanned::new(one.span(), item(one.get_ref()))).collect();
+            // A list has one type: all items are texts, or all are numbers.
             let text = |one: &Spanned<Item>| match one.get_ref() {
                 Item::Text(text) => Some(Spanned::new(one.span(), text.clone())),
                 _ => None,
@@ -455,11 +468,13 @@ fn syntax_fault(error: &toml::de::Error, text: &str) -> ConfigFault {
     }
 }
 
-/// Returns the key that a line sets or continues, with the name of its table.
+/// Returns the key that a line sets or continues, with the name of its table. Scans the text, because the parser names
+/// no keys.
 fn key_at(text: &str, line: usize) -> String {
     let mut table = "";
     let mut key = "";
-    // Number of open brackets of a list that spans several lines.
+    // Number of open brackets of a list that spans several lines. Brackets in texts count as well: the name of the key
+    // is only a hint.
     let mut open = 0_i32;
     for content in text.lines().take(line).map(str::trim) {
         let is_continued = open > 0;

@@ -1,7 +1,8 @@
-//! Settings of a node by the full names of their keys. A reload compares them.
+//! Settings of a node by the full names of their keys. A reload of the file at run time compares the settings at the
+//! start with the new ones, and refuses differences.
 //!
-//! [`super::keys::SECTIONS`] lists the allowed keys of a file, with their defaults. A running node can change those
-//! that it marks as live.
+//! [`super::keys::SECTIONS`] lists the allowed keys of a file, with their defaults. A running node can change
+//! live keys, such as a pool's policy. They are not part of the settings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -27,18 +28,18 @@ struct Entry {
 
 impl Settings {
     /// Returns the names of the settings that differ in `wanted`, and of the tables that only one of the files has,
-    /// without their subsections. A live table, such as a pool, may be added or removed while the node runs. Of an
-    /// added one, the result names only keys that are not live.
+    /// without their subsections. The names are texts for a message. A live table, such as a pool, may be added or
+    /// removed while the node runs. Of an added one, the result names only keys that are not live.
     #[must_use]
     pub fn differences(&self, wanted: &Self) -> Vec<String> {
-        let (none, mut names) = (BTreeMap::new(), Vec::new());
+        let (empty, mut names) = (BTreeMap::new(), Vec::new());
         // Sections that only one of the files has. Their subsections are not named again.
         // A section sorts before its subsections.
         let mut unmatched = BTreeSet::new();
         for entry in self.0.keys().chain(wanted.0.keys()).collect::<BTreeSet<_>>() {
             let (old, new) = match (self.0.get(entry), wanted.0.get(entry)) {
                 (Some(_), None) if entry.is_live => continue,
-                (None, Some(new)) if entry.is_live => (&none, new),
+                (None, Some(new)) if entry.is_live => (&empty, new),
                 (Some(old), Some(new)) => (old, new),
                 _ => {
                     let parent = entry.section.split_once('.').map(|(parent, _)| parent);
@@ -75,7 +76,7 @@ impl Entry {
 #[derive(Default)]
 pub struct Reader {
     settings: Settings,
-    /// Entry and key of each value, by its place in the text.
+    /// Entry and key of each value, by the offset of the value in the text.
     places: HashMap<usize, (Entry, String)>,
 }
 
@@ -91,6 +92,7 @@ impl Reader {
     fn read(&mut self, table: &TableOfFile) {
         let section = table.section;
         let is_live = section.is_list && section.keys().any(|key| key.live);
+        // Entries that may come and go have ids. All other entries have a fixed order in the list.
         let place = match (section.is_list, table.values.get("id").map(Spanned::get_ref)) {
             (false, _) => None,
             (_, Some(Item::Integer(id))) if is_live => Some(*id),
@@ -104,8 +106,8 @@ impl Reader {
             if let Some(value) = value.or_else(|| key.default_value()) {
                 values.insert(key.name.to_owned(), value);
             }
-            let place = found.map(|value| value.span().start);
-            place.map(|place| self.places.insert(place, (entry.clone(), key.name.to_owned())));
+            let offset = found.map(|value| value.span().start);
+            offset.map(|at| self.places.insert(at, (entry.clone(), key.name.to_owned())));
         }
         if is_live || !values.is_empty() {
             self.settings.0.entry(entry).or_default().extend(values);
@@ -148,7 +150,7 @@ mod tests {
     use super::super::{AgentConfig, Config, ControllerConfig};
     use super::*;
 
-    /// Returns the settings of a file.
+    /// Returns the settings of a file. `file` names its owner: leaf, spine, agent or controller.
     fn settings(file: &str, text: &str) -> Settings {
         let path = Path::new("file.toml");
         let settings = match file {
@@ -168,6 +170,7 @@ mod tests {
     fn tables_and_keys_are_named() {
         // A node with a controller needs more packet buffers by default, so this fixes `mbufs`.
         let leaf = with(&sample("leaf", "[leaf]"), "[leaf]", "mbufs", Some("99999"));
+        // `[controller]` may neither come nor go, and its keys are fixed.
         let follows = leaf.clone() + "[controller]\naddresses = ['unix:/run/fabric.ctl']\n";
         assert_eq!(differences("leaf", [&leaf, &follows]), ["`controller`"]);
         assert_eq!(differences("leaf", [&follows, &leaf]), ["`controller`"]);
@@ -175,14 +178,15 @@ mod tests {
         assert_eq!(differences("leaf", [&follows, &other]), ["`controller.addresses`"]);
         let port = "[[port]]\ndevice = 'net_memif9'\nside = 'both'\nip = '10.9.0.1/24'\n";
         let more = leaf.clone() + port;
+        // The added port is the last of the list.
         let count = settings("leaf", &leaf).0.keys().filter(|one| one.section == "port").count();
         assert_eq!(differences("leaf", [&leaf, &more]), [format!("port {}", count + 1)]);
         let jobs = sample("agent", "[cosched]");
         if AgentConfig::parse(Path::new("agent.toml"), &jobs).is_err() {
             return; // this build has no batch jobs
         }
-        let none = sample("agent", "[agent]");
-        assert_eq!(differences("agent", [&none, &jobs]), ["`cosched`"]);
+        let without_jobs = sample("agent", "[agent]");
+        assert_eq!(differences("agent", [&without_jobs, &jobs]), ["`cosched`"]);
         let other = jobs.replace("make", "cc");
         assert_eq!(differences("agent", [&jobs, &other]), ["`cosched.job.command` of job 1"]);
     }
@@ -211,6 +215,7 @@ mod tests {
         for (file, header, key) in all() {
             let text = sample(file, &header);
             let Some(value) = key.default_value() else { continue };
+            // Form of a value in TOML: numbers and flags have no quotes.
             let written = |value: &str| match value.parse::<f64>() {
                 Ok(_) => value.to_owned(),
                 Err(_) if ["true", "false"].contains(&value) => value.to_owned(),

@@ -11,7 +11,7 @@ use wedjat_core::wire::{ipv4, ipv6};
 use super::*;
 use crate::state::{ReplyPath, Spine};
 
-/// Leaf's file without faults.
+/// Leaf's file without faults. Its line 1 is empty, so `[leaf]` is line 2. Tests expect line numbers in errors.
 const GOOD: &str = r#"
 [leaf]
 id = 1
@@ -84,6 +84,7 @@ fn message_reports_require_a_suitable_policy() {
         parse(&GOOD.replace("\"horus\"", &lines))
     };
     assert_eq!(parse(GOOD).unwrap().pools[0].settings.reports, Reports::Replies);
+    // Policies whose members choose the time of their reports.
     for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
         assert_eq!(
             with_messages(policy).unwrap().pools[0].settings.reports,
@@ -91,6 +92,7 @@ fn message_reports_require_a_suitable_policy() {
             "{policy}"
         );
     }
+    // Policies that probe members for each task.
     for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
         assert_eq!(
             with_messages(policy).unwrap().pools[0].settings.reports,
@@ -98,11 +100,12 @@ fn message_reports_require_a_suitable_policy() {
             "{policy}"
         );
     }
-    // The answer to a probe could reach any core.
+    // With two cores, the answer to a probe could reach the core that did not send it.
     let lines = "\"jsq(d=2)\"\nreports = \"messages\"";
     let text = GOOD.replace("\"horus\"", lines).replace("cores = [1]", "cores = [1, 2]");
     let error = parse(&text).unwrap_err().to_string();
     assert!(error.contains("pool.reports") && error.contains("one core"), "{error}");
+    // Policies that need a report in each reply.
     for policy in ["horus", "ppot-learned", "lsq-hybrid", "jbt-d", "jsq", "cfcfs"] {
         let error = with_messages(policy).unwrap_err().to_string();
         assert!(error.contains("leaf.toml:22: `pool.reports`"), "{policy}: {error}");
@@ -147,9 +150,14 @@ fn shared_port_is_warned_about() {
     assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
     let unsure = GOOD.replace("mac = ", "# mac = ");
     assert_eq!(parse(&unsure).unwrap().warnings(), [""; 0], "workers have a port of their own");
-    let both = |text: &str| text.replace("\"workers\"", "\"both\"");
-    assert_eq!(parse(&both(GOOD)).unwrap().warnings(), [""; 0], "no ARP answer changes the `mac`");
-    let warnings = parse(&both(&unsure)).unwrap().warnings();
+    // The port to the workers now also has clients. `unsure` is a server whose MAC address ARP finds.
+    let share_port = |text: &str| text.replace("\"workers\"", "\"both\"");
+    assert_eq!(
+        parse(&share_port(GOOD)).unwrap().warnings(),
+        [""; 0],
+        "no ARP answer changes the `mac`"
+    );
+    let warnings = parse(&share_port(&unsure)).unwrap().warnings();
     assert_eq!(warnings.len(), 1);
     for part in ["leaf.toml:16: `port.side`: found \"both\"", "10.0.2.11", "; better: a `mac`"] {
         assert!(warnings[0].contains(part), "{part} is missing in {}", warnings[0]);
@@ -158,15 +166,17 @@ fn shared_port_is_warned_about() {
     let clients = unsure.replace("\"clients\"", "\"both\"");
     assert_eq!(parse(&clients).unwrap().warnings(), [""; 0]);
     let short = GOOD.replace("seed = 7", "worker_timeout_ms = 9");
-    let warnings = parse(&both(&short).replace("mac = ", "# mac = ")).unwrap().warnings();
+    let warnings = parse(&share_port(&short).replace("mac = ", "# mac = ")).unwrap().warnings();
     assert!(warnings[0].contains("leaf.toml:7: `leaf.worker_timeout_ms`: found 9; better: 0, or"));
     assert!(warnings.len() == 2 && warnings[1].contains("port.side"), "in order: {warnings:?}");
+    // 0 means never, and 10 ms is the shortest timeout that agents honour.
     for kept in ["0", "10"] {
         let text = GOOD.replace("seed = 7", &format!("worker_timeout_ms = {kept}"));
         assert_eq!(parse(&text).unwrap().warnings(), [""; 0]);
     }
-    let far = both(&unsure).replace("10.0.2.1/24\"", "10.0.3.1/24\"\ngateway = \"10.0.3.2\"");
-    assert_eq!(parse(&far).unwrap().warnings().len(), 1, "behind a gateway as well");
+    let behind_gateway =
+        share_port(&unsure).replace("10.0.2.1/24\"", "10.0.3.1/24\"\ngateway = \"10.0.3.2\"");
+    assert_eq!(parse(&behind_gateway).unwrap().warnings().len(), 1, "behind a gateway as well");
 }
 
 #[test]
@@ -455,7 +465,7 @@ fn keys_that_change_nothing_are_warned_of() {
 fn documented_ranges_are_enforced_and_reported() {
     use super::keys::Kind;
     use super::keys::tests::{all, check, sample, with};
-    let mut held = 0;
+    let mut checked = 0;
     for (file, header, key) in all() {
         let (least, most) = match key.kind {
             Kind::Integer(least, most) => (least as f64, most as f64),
@@ -477,9 +487,10 @@ fn documented_ranges_are_enforced_and_reported() {
             let texts = [format!("allowed: {least} to {most}"), format!("from {least} to {most}")];
             assert!(texts.iter().any(|text| error.contains(text)), "{name} = {value}: {error}");
         }
-        held += 1;
+        checked += 1;
     }
-    assert!(held >= 40, "{held} ranges are found");
+    // The loop must not have skipped most keys.
+    assert!(checked >= 40, "{checked} ranges are found");
 }
 
 /// An address that no host can have is refused in the keys of ports and servers.
@@ -493,6 +504,7 @@ fn every_address_is_a_hosts() {
         ("10.0.2.254", "leaf.toml:18: `port.gateway`"),
         ("10.0.2.11", "leaf.toml:25: `server.ip`"),
     ];
+    // Unspecified, loopback, multicast, reserved and broadcast addresses.
     let nobodys = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.9", "240.0.0.1", "255.255.255.255"];
     for (old, place) in keys {
         let (address, prefix) = old.split_at(old.find('/').unwrap_or(old.len()));
@@ -585,12 +597,12 @@ fn all_faults_are_reported_in_order() {
 
 #[test]
 fn workers_are_unique_over_servers() {
-    // Worker 31 at two servers; one server twice in a pool.
+    // First worker 31 at two servers, then one server twice in a pool.
     let second = "\n[[server]]\nip = \"10.0.2.12\"\nworkers = \"31-40\"\npool = 1\n";
     let error = parse(&format!("{GOOD}{second}")).unwrap_err().to_string();
     assert!(error.contains("worker 31, which server 10.0.2.11 has"), "{error}");
-    let again = "\n[[server]]\nip = \"10.0.2.11\"\nworkers = \"32\"\npool = 1\n";
-    assert!(parse(&format!("{GOOD}{again}")).is_err());
+    let same_server = "\n[[server]]\nip = \"10.0.2.11\"\nworkers = \"32\"\npool = 1\n";
+    assert!(parse(&format!("{GOOD}{same_server}")).is_err());
 }
 
 #[test]
@@ -664,7 +676,7 @@ fn own_workers_have_the_family_of_all_ports() {
     }
 }
 
-/// Spine's file without faults.
+/// Spine's file without faults. Its line 1 is empty.
 const SPINE: &str = r#"
 [spine]
 id = 90
@@ -726,9 +738,9 @@ fn a_spines_file_has_leaves_for_workers() {
         let error = Config::parse(Path::new("spine.toml"), &text.replace(old, new)).unwrap_err();
         assert!(error.to_string().contains(part), "{new}: {error}");
     }
-    let is = config.of(Role::Leaf).unwrap_err().to_string();
+    let error = config.of(Role::Leaf).unwrap_err().to_string();
     for part in ["spine.toml: found a spine's file", "a leaf's; `wedjat spine` runs this one"] {
-        assert!(is.contains(part), "{is}");
+        assert!(error.contains(part), "{error}");
     }
     assert!(Config::parse(Path::new("leaf.toml"), GOOD).unwrap().of(Role::Spine).is_err());
 }
@@ -880,7 +892,7 @@ fn wrong_types_are_reported_as_wrong_values() {
     let wrong = ["true", "\"x\"", "5", "-1", "1.5", "[true]", "{ a = 1 }", "1979-05-27", "[[1]]"];
     let mut table = "";
     let mut messages = std::collections::BTreeSet::new();
-    for (at, line) in lines.iter().enumerate() {
+    for (index, line) in lines.iter().enumerate() {
         if line.starts_with('[') {
             table = line.trim_matches(['[', ']']);
         }
@@ -888,11 +900,11 @@ fn wrong_types_are_reported_as_wrong_values() {
         for value in wrong {
             let changed = format!("{key} = {value}");
             let mut lines = lines.clone();
-            lines[at] = &changed;
+            lines[index] = &changed;
             let Err(error) = parse(&lines.join("\n")) else { continue };
             let message = error.to_string();
             messages.insert(message.split_once("found").unwrap().1.to_owned());
-            let (line, key) = (at + 1, format!("{table}.{key}"));
+            let (line, key) = (index + 1, format!("{table}.{key}"));
             let is_named = error.faults.iter().any(|fault| fault.line == line && fault.key == key);
             // 5 is an id of the right type that other entries do not name. A value of [leaf] may be at fault at
             // another key, which depends on it.
@@ -902,6 +914,7 @@ fn wrong_types_are_reported_as_wrong_values() {
             }
         }
     }
+    // The loop must have tried most keys.
     assert!(messages.len() > 50);
     messages.iter().for_each(|message| println!("found{message}"));
 }
@@ -921,6 +934,7 @@ fn listener_and_metrics_need_two_addresses() {
     let with = |listen: &str, metrics: &str| {
         parse(&format!("{GOOD}[control]\nlisten = \"{listen}\"\nmetrics = \"{metrics}\"\n"))
     };
+    // Pairs of addresses that overlap.
     for (listen, metrics) in [
         ("127.0.0.1:7070", "127.0.0.1:7070"),
         ("127.0.0.1:7070", "0.0.0.0:7070"),
@@ -932,6 +946,7 @@ fn listener_and_metrics_need_two_addresses() {
         let expected = format!("`control.metrics`: found `{metrics}`, and {listen} for `listen`");
         assert!(error.contains(&expected) && error.contains("another port"), "{error}");
     }
+    // Pairs that do not overlap. Port 0 lets the system pick a free one.
     for (listen, metrics) in [
         ("127.0.0.1:7070", "127.0.0.1:7071"),
         ("127.0.0.1:7070", "127.0.0.2:7070"),
@@ -999,47 +1014,50 @@ fn faults_take_linear_time_and_hundred_are_printed() {
             let rest = format!("x.toml: {} more faults not printed", error.faults.len() - 100);
             assert_eq!(printed.lines().last(), Some(&rest[..]));
         };
-        let server = |at: usize, rest: &str| {
-            let [_, a, b, c] = (at as u32).to_be_bytes();
+        let server = |index: usize, rest: &str| {
+            let [_, a, b, c] = (index as u32).to_be_bytes();
             format!("[[server]]\nip = \"11.{a}.{b}.{c}\"\n{rest}\n")
         };
         // A missing pool, the same workers, an address that no port leads to, and a key without effect.
-        check(GOOD, &|at| server(at, "workers = \"0-32000\"\npool = 9\nspeed = 2.0"));
+        check(GOOD, &|index| server(index, "workers = \"0-32000\"\npool = 9\nspeed = 2.0"));
         // The server and worker of the first entry again.
         check(GOOD, &|_| "[[server]]\nip = \"10.0.2.11\"\nworkers = \"1\"\npool = 1\n".to_owned());
         // Pools with a missing spine, and with a server's address.
-        check(GOOD, &|at| {
-            let id = at % 60_000;
+        check(GOOD, &|index| {
+            let id = index % 60_000;
             format!(
                 "[[pool]]\nid = {id}\npolicy = \"horus\"\nqueue = 9\nspine = 5\nservice = \"10.0.2.11\"\n"
             )
         });
         // The same device, and 200 addresses.
-        check(GOOD, &|at| {
-            format!("[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.{}.2.1/24\"\n", at % 200)
+        check(GOOD, &|index| {
+            format!(
+                "[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.{}.2.1/24\"\n",
+                index % 200
+            )
         });
         // One address for all spines.
-        check(GOOD, &|at| format!("[[spine]]\nid = {}\nip = \"10.0.1.9\"\n", at % 30_000));
+        check(GOOD, &|index| format!("[[spine]]\nid = {}\nip = \"10.0.1.9\"\n", index % 30_000));
         let spine = "[spine]\nid = 1\ncores = [1]\n[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.0.1.1/24\"\n\
                      [[pool]]\nid = 1\npolicy = \"horus-spine\"\n";
         // Leaves that share 250 addresses, most in pools that do not exist.
-        check(spine, &|at| {
-            let id = at % 30_000;
+        check(spine, &|index| {
+            let id = index % 30_000;
             format!(
                 "[[leaf]]\nid = {id}\nip = \"10.0.1.{}\"\npool = {}\nworkers = 4\n",
-                at % 250,
-                at % 9
+                index % 250,
+                index % 9
             )
         });
         let agent = "[agent]\nname = \"a\"\ncore = 1\nleaf = \"10.0.2.1\"\n[[port]]\ndevice = \"d\"\nip = \"10.0.2.11/24\"\n";
         // Pools with the same ids and workers, and a queue of 0.
-        check(agent, &|at| {
+        check(agent, &|index| {
             format!(
                 "[[pool]]\nid = {}\npolicy = \"jsq\"\nworkers = \"0-32000\"\nqueue = 0\n",
-                at % 9
+                index % 9
             )
         });
         // Leaves that share 99 addresses, to which no port leads.
-        check(agent, &|at| format!("[[leaf]]\nip = \"10.0.3.{}\"\n", at % 99));
+        check(agent, &|index| format!("[[leaf]]\nip = \"10.0.3.{}\"\n", index % 99));
     });
 }

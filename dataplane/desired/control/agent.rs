@@ -1,4 +1,5 @@
-//! Control of an agent: channels of its region, and updates for its core.
+//! Control of an agent: channels of its region, and updates for its core. It is the agent's implementation of
+//! [`Cores`].
 //!
 //! A *region* is memory shared with the workers. A *channel* is the part of it for one worker, with a ring of tasks
 //! and one of replies. An *entry* is the core's state of a channel; it moves between the control and the core.
@@ -34,12 +35,12 @@ use crate::config::UNSPECIFIED;
 /// and other workers of the pool serve them meanwhile.
 const KNOWN_NS: u64 = 1_000_000_000;
 
-/// Parts of an agent's control, besides its state and its membership.
+/// Parts of an agent's control, besides its state and its membership (pools and workers).
 #[derive(Debug)]
 pub struct AgentParts<B: Buf + Token> {
     /// Region that workers attach to; `None` for threads of this process, to which none can be added.
     pub region: Option<Arc<WorkerRegion>>,
-    /// Commands of the core.
+    /// Queue of updates to the core, and of applied updates back.
     pub commands: AgentCommands<B>,
     /// Slots of each worker's ring.
     pub slots: usize,
@@ -67,12 +68,12 @@ pub struct AgentCores<B: Buf + Token> {
     channels: BTreeMap<u16, usize>,
     /// Entries of channels without a worker id.
     free: Vec<Entry<B>>,
-    /// Capacity of each pool's queue, by index. It never shrinks while the pool lasts.
+    /// Capacity in tasks of each pool's queue memory, by index. It never shrinks while the pool lasts.
     rooms: Vec<usize>,
 }
 
 impl<B: Buf + Token> AgentCores<B> {
-    /// Creates the cores of an agent that starts at `membership`.
+    /// Creates the cores of an agent that starts at `membership`, whose workers have their channels already.
     #[must_use]
     pub fn new(parts: AgentParts<B>, membership: &Membership) -> Self {
         let (mut channels, mut free) = (BTreeMap::new(), Vec::new());
@@ -90,7 +91,7 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 }
 
-/// Place of an entry that no worker has.
+/// Identity in the entry of a channel without a worker.
 const NOBODY: WorkerIdentity = WorkerIdentity { id: NO_MEMBER, pool: u16::MAX };
 
 impl<B: Buf + Token> Cores for AgentCores<B> {
@@ -206,7 +207,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         Ok(ready)
     }
 
-    /// Sends the core the steps of the change.
+    /// Sends the core the steps of the change. New entries move to the core with them.
     fn issue(
         &mut self,
         table: &Table,
@@ -237,6 +238,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     steps.push(Step::Drain { pool, member, is_drained: false });
                 }
                 (Difference::Forget(member), _) => {
+                    // The core puts the worker's entry into the step. `free_replaced` takes it from there.
                     let Some(identity) = from.and_then(|from| identity_of(from, member)) else {
                         continue;
                     };
@@ -245,6 +247,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 }
                 (difference, Some(to)) => {
                     if difference == Difference::Queue {
+                        // The core must not allocate, so it gets memory for the larger queue. Waiting tasks move there.
                         let room = &mut self.rooms[pool];
                         *room = to.settings.queue.max(*room);
                         steps.push(Step::Room { pool, memory: Slab::with_room(*room) });
@@ -258,11 +261,11 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         steps.extend(self.next_signer(differences).map(Step::Sign));
         let (epoch, touched) = (differences.to.epoch, differences.touched());
         let update = Box::new(Update { epoch, steps, touched });
-        // There was room, and no other thread sends commands.
+        // Never busy: there was room, and no other thread sends commands.
         self.parts.commands.push(update).map_err(|_| ChangeError::Busy)
     }
 
-    /// Returns the time for which the id of a removed worker stays known.
+    /// Returns the time for which the id of a removed worker stays known; 0 without a leaf that may still send tasks.
     fn linger_ns(&self, _: u16) -> u64 {
         if self.parts.has_leaf { KNOWN_NS } else { 0 }
     }
@@ -331,10 +334,11 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 
     /// Withdraws the channel of a leaving worker, so that no process attaches to it.
-    fn withdraw_channel(&self, of: &Pool, member: Member) {
-        let channel = identity_of(of, member).and_then(|identity| self.channels.get(&identity.id));
+    fn withdraw_channel(&self, pool: &Pool, member: Member) {
+        let channel =
+            identity_of(pool, member).and_then(|identity| self.channels.get(&identity.id));
         if let (Some(&channel), Some(region)) = (channel, &self.parts.region) {
-            region.offer(channel, None);
+            region.offer(channel, None); // an attached process stays
         }
     }
 

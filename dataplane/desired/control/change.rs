@@ -1,4 +1,5 @@
-//! Changes of a running node, as values and as text.
+//! Changes of a running node, as values and as text. `wedjat ctl`, files of changes and the gRPC service send the text,
+//! and the log shows it. A controller's commands have the same form with verbs of their own, so it shares [`Values`].
 
 use std::fmt;
 use std::net::IpAddr;
@@ -144,7 +145,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Replaces the workers of an `add-workers`, `remove-workers` or `set-speed`. Other changes stay the same.
+    /// Returns an `add-workers`, `remove-workers` or `set-speed` for these workers. Other changes stay the same.
     #[must_use]
     pub(crate) fn of_workers(mut self, ids: Vec<u16>) -> Self {
         if let Self::AddWorkers { workers, .. }
@@ -244,6 +245,7 @@ fn words(text: &str) -> Vec<&str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (index, letter) in text.char_indices() {
         match letter {
+            // The letter behind a backslash is an ordinary one.
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = is_quoted,
             '"' => is_quoted = !is_quoted,
@@ -251,6 +253,7 @@ fn words(text: &str) -> Vec<&str> {
             ')' if !is_quoted => depth = depth.saturating_sub(1),
             _ => {}
         }
+        // White space outside quotes and parentheses ends the word that began at `start`.
         match (letter.is_whitespace() && depth == 0 && !is_quoted, start) {
             (true, Some(start_index)) => {
                 words.push(&text[start_index..index]);
@@ -264,7 +267,7 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Writes a path as one word.
+/// Writes a path as one word of a change's text: in double quotes if it has spaces or special characters.
 fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
     if path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter)) {
@@ -292,9 +295,9 @@ fn unquoted(word: &str) -> Option<String> {
 pub struct Values<'a> {
     /// Verb of the text.
     pub verb: &'static str,
-    /// Allowed keys.
+    /// Allowed keys; optional ones are in brackets.
     keys: &'static [&'static str],
-    /// Keys with their values.
+    /// Keys of the text with their values.
     pairs: Vec<(&'a str, &'a str)>,
 }
 
@@ -502,14 +505,14 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Checks the range of a worker's relative speed.
+/// Returns the speed if it is in the range of a worker's relative speed.
 fn check_speed(speed: f64) -> Result<f64, ChangeError> {
     let (least, most) = SPEEDS;
     let error = || text(format!("speed={speed}"), format!("{least} to {most}"));
     (least..=most).contains(&speed).then_some(speed).ok_or_else(error)
 }
 
-/// Checks the range of a queue's bound.
+/// Returns the bound if it is in the range of a queue's bound.
 fn check_queue(queue: usize) -> Result<usize, ChangeError> {
     let error = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
     (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(error)
@@ -611,10 +614,10 @@ impl FromStr for Change {
     type Err = ChangeError;
 
     /// Parses a change. The word `agent` before it makes it a change of the agent on a leaf's core.
-    fn from_str(from: &str) -> Result<Self, ChangeError> {
-        match from.trim_start().strip_prefix("agent ") {
+    fn from_str(line: &str) -> Result<Self, ChangeError> {
+        match line.trim_start().strip_prefix("agent ") {
             Some(rest) => Ok(Self::OfAgent(Box::new(Self::of_node(rest)?))),
-            None => Self::of_node(from),
+            None => Self::of_node(line),
         }
     }
 }
@@ -635,8 +638,8 @@ impl Change {
     }
 
     /// Reads a change without the word `agent` before it. Not recursive: a client's text may be long.
-    fn of_node(from: &str) -> Result<Self, ChangeError> {
-        let values = Values::read(from, VERBS)?;
+    fn of_node(line: &str) -> Result<Self, ChangeError> {
+        let values = Values::read(line, VERBS)?;
         Ok(match values.verb {
             "add-server" => Self::AddServer {
                 ip: values.address("ip")?,
@@ -700,7 +703,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_changes() {
+    fn change_is_parsed_from_text() {
         let change: Change =
             "set-policy pool=1  policy=jbsq(k=3, silence-ms=1000)".parse().unwrap();
         let Change::SetPolicy { pool: 1, policy } = change else { panic!("{change:?}") };
@@ -758,6 +761,7 @@ mod tests {
             let error = bad.parse::<Change>().unwrap_err().to_string();
             assert!(error.contains("`agent`; allowed: add-server"), "{error}");
         }
+        // Quotes that are open, escaped at the end, or inside a word.
         for word in [r#""/run/key"#, r#""/run/key\""#, r#""a"b""#, r#"a"b"#, r#"""#] {
             let text = format!("add-pool id=9 policy=sed key-file={word}");
             let error = text.parse::<Change>().unwrap_err().to_string();

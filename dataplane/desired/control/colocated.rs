@@ -1,4 +1,5 @@
-//! Control of a leaf with an agent on its core: updates of the leaf, and with it of the agent.
+//! Control of a leaf with an agent on its core: updates of the leaf, and with it of the agent. Both run
+//! in one process, and the agent's workers are on the same host.
 //!
 //! The leaf's membership includes the agent's workers, at an address of their own. The agent adds a worker
 //! before the leaf sends tasks to it. The leaf removes a worker first; the agent follows once no task for it
@@ -28,7 +29,8 @@ use crate::config::UNSPECIFIED;
 pub struct ColocatedCores<B: Buf + Token> {
     leaf: LeafCores,
     agent: Option<Control<AgentCores<B>>>,
-    /// Epochs of the leaf and of the agent. The leaf's epoch counts as reached once the agent has reached its own.
+    /// First epoch of the leaf that waits for the agent, and the epoch that the agent must reach. Until then only
+    /// earlier epochs of the leaf count as reached.
     awaited_epochs: (u64, u64),
 }
 
@@ -47,8 +49,10 @@ impl<B: Buf + Token> ColocatedCores<B> {
 }
 
 impl<B: Buf + Token> Cores for ColocatedCores<B> {
+    /// Network of the leaf's next membership.
     type PreparedChange = Arc<Network>;
 
+    /// Log text for a change that all cores use.
     const DECIDE: &'static str = LeafCores::DECIDE;
 
     /// Checks a change of the leaf. Workers without a server are the agent's.
@@ -77,10 +81,12 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.leaf.is_spine()
     }
 
+    /// Returns true if the leaf's spine at this place is silent.
     fn is_spine_silent(&self, place: usize) -> bool {
         self.leaf.is_spine_silent(place)
     }
 
+    /// Returns the maximum number of workers, the agent's included.
     fn workers_max(&self) -> usize {
         self.leaf.workers_max()
     }
@@ -94,10 +100,12 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
             .map(|epoch| if self.agent_is_ready() { epoch } else { epoch.min(leaf_epoch - 1) })
     }
 
+    /// Returns true if leaf and agent have room for another update.
     fn has_room(&self) -> bool {
         self.leaf.has_room() && self.agent.as_ref().is_none_or(|agent| agent.cores.has_room())
     }
 
+    /// Frees the objects that leaf and agent have replaced.
     fn free_replaced(&mut self) {
         self.leaf.free_replaced();
         self.agent.iter_mut().for_each(|agent| agent.cores.free_replaced());
@@ -167,6 +175,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     /// worker that the leaf has forgotten.
     fn linger_ns(&self, worker: u16) -> u64 {
         let workers = self.agent.iter().flat_map(|agent| agent.membership().workers());
+        // The braces move the iterator, which `any` needs to modify.
         let stays = { workers }.any(|(_, one)| one.id == worker && !one.is_leaving);
         if stays { u64::MAX } else { 0 }
     }
@@ -197,7 +206,7 @@ fn local_members(membership: &Membership) -> impl Iterator<Item = MemberPlace<'_
     members(membership).filter(|(_, _, _, worker)| membership.is_local(worker))
 }
 
-/// Returns the id and the state of a worker of the agent.
+/// Returns the id and the state of a worker of the agent. It counts as drained once the agent's core drains it.
 fn local_worker<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     (_, pool, member, worker): MemberPlace<'_>,
@@ -213,7 +222,7 @@ fn worker_at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> O
     workers.find(|worker| worker.id == id)
 }
 
-/// Checks a change of the agent, together with the leaf's next membership.
+/// Checks a change of the agent, together with the leaf's next membership. Only pools of the agent change alone.
 fn check_of_agent<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     change: &Change,
@@ -248,7 +257,7 @@ fn changes_before_leaf<B: Buf + Token>(
     of_agent: &[Change],
 ) -> Result<Vec<Change>, ChangeError> {
     let mut changes = of_agent.to_vec();
-    let is_new = |pool| of_agent.iter().any(|change| adds_pool(change, pool));
+    let is_added = |pool| of_agent.iter().any(|change| adds_pool(change, pool));
     for (pool, _, _, worker) in local_members(next).filter(|(_, _, _, worker)| !worker.is_leaving) {
         let (pool, workers, speed) = (pool.id, vec![worker.id], worker.speed);
         match worker_at_agent(agent, worker.id).filter(|at_agent| !at_agent.is_leaving) {
@@ -260,7 +269,7 @@ fn changes_before_leaf<B: Buf + Token>(
                     changes.push(Change::SetSpeed { pool: None, workers, speed });
                 }
             }
-            None if agent.membership().pool(pool).is_none() && !is_new(pool) => {
+            None if agent.membership().pool(pool).is_none() && !is_added(pool) => {
                 let add = format!("does not exist; `agent add-pool id={pool} policy=…` adds it");
                 return refused(format!("agent: pool {pool}"), add);
             }
@@ -275,8 +284,8 @@ fn adds_pool(change: &Change, pool: u16) -> bool {
     matches!(change, Change::AddPool { id, .. } if *id == pool)
 }
 
-/// Returns a drain and an undrain for the agent. It drains workers that the leaf has drained, except while no other
-/// worker can serve the remaining tasks.
+/// Returns a drain and an undrain for the agent, each perhaps without workers. The agent drains workers that the leaf
+/// has drained, except while no other worker of the pool can serve the remaining tasks.
 fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &SettledState<'_>) -> [Change; 2] {
     let can_serve = |worker: &Worker| worker.is_active() && agent.cores.is_attached(worker.id);
     // Workers to drain, and to undrain.
@@ -284,12 +293,13 @@ fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &SettledState<'
     for (pool, index, _, worker) in
         local_members(now.membership).filter(|(_, _, _, one)| one.is_drained)
     {
-        let of_pool = || local_members(now.membership).filter(|(worker, ..)| worker.id == pool.id);
+        let of_pool = || local_members(now.membership).filter(|(other, ..)| other.id == pool.id);
         let is_served = of_pool().any(|(_, _, _, worker)| can_serve(worker));
         let has_tasks = of_pool().any(|(_, _, member, _)| now.table.outstanding(index, member) > 0);
         let should_drain = is_served || !has_tasks;
         let at_agent = worker_at_agent(agent, worker.id).filter(|one| !one.is_leaving);
         if at_agent.is_some_and(|one| one.is_drained != should_drain) {
+            // Index 0 drains, index 1 undrains.
             workers[usize::from(!should_drain)].push(worker.id);
         }
     }
@@ -303,7 +313,7 @@ fn follow<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     now: &SettledState<'_>,
 ) -> Result<(), ChangeError> {
-    let stays = |id| {
+    let is_needed = |id| {
         // Half the time limit: the agent must remove the worker before the leaf forgets it.
         let is_lost = now.leaving_ns(id) > LEAVING_NS / 2;
         let has_tasks = |pool, member| !is_lost && now.table.outstanding(pool, member) > 0;
@@ -311,7 +321,7 @@ fn follow<B: Buf + Token>(
         members.any(|(_, pool, member, worker)| !worker.is_leaving || has_tasks(pool, member))
     };
     let workers = agent.membership().workers().map(|(_, worker)| worker);
-    let departing = workers.filter(|worker| !worker.is_leaving && !stays(worker.id));
+    let departing = workers.filter(|worker| !worker.is_leaving && !is_needed(worker.id));
     let workers: Vec<_> = departing.map(|worker| worker.id).collect();
     if !workers.is_empty() {
         agent.apply(&Change::RemoveWorkers { pool: None, workers })?;

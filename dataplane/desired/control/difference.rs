@@ -1,6 +1,6 @@
-//! Differences between two memberships, common to all kinds of nodes. Each kind derives its cores' updates
-//! from them. A membership is the set of a node's pools, servers and workers; a member is a worker by its index in a
-//! pool.
+//! Differences between two memberships, common to all kinds of nodes. Each kind (leaf or spine, agent) derives its
+//! cores' updates from them. A membership is the set of a node's pools, servers and workers; a member is a worker by
+//! its index in a pool, its place.
 
 use wedjat_core::policy::{Core, PreparedPolicy};
 use wedjat_core::stage::DispatcherChange;
@@ -27,9 +27,9 @@ pub enum Difference {
     Drain(Member),
     /// The member may be chosen again.
     Undrain(Member),
-    /// The member has left.
+    /// The member has left: its place is empty.
     Forget(Member),
-    /// Speeds changed.
+    /// The members' speeds changed, or the set of members with different speeds.
     Rates,
     /// The policy changed.
     Policy,
@@ -38,8 +38,8 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// Returns the change of the pool's scheduler on this core, if any. `members` is the number of members for which
-    /// it has room.
+    /// Returns the change of the pool's dispatcher (policy and queue) on this core; `None` for differences of members
+    /// and of the pool as a whole. `members` is the number of members for which the dispatcher has room.
     pub(super) fn change(self, to: &Pool, members: usize, core: Core) -> Option<DispatcherChange> {
         Some(match self {
             Self::Rates => DispatcherChange::Rates(to.rates(members)),
@@ -71,15 +71,16 @@ impl Differences<'_> {
             .collect()
     }
 
-    /// Returns the indices of pools in both memberships with a changed policy, members or speeds.
+    /// Returns the indices of pools in both memberships with a changed policy, members or speeds. Their policies
+    /// recompute derived state once, after all other steps of the update.
     pub fn touched(&self) -> Vec<usize> {
-        let both = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
+        let has_changed = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
             (Some(Some(from)), Some(to)) => {
                 from.settings.policy != to.settings.policy || from.members != to.members
             }
             _ => false,
         };
-        (0..self.to.pools.len()).filter(both).collect()
+        (0..self.to.pools.len()).filter(has_changed).collect()
     }
 
     /// Returns the differences of the pool at this index.
@@ -110,6 +111,7 @@ impl Differences<'_> {
             differences.push(Difference::Close);
         }
         self.members(differences, &from.members, &to.members);
+        // Speeds are given by place for all members at once.
         if from.members != to.members && (from.has_speeds() || to.has_speeds()) {
             differences.push(Difference::Rates);
         }
@@ -152,7 +154,7 @@ impl Differences<'_> {
     }
 }
 
-/// Returns a worker's server; `None` if its place is empty.
+/// Returns the server of a worker in its membership; `None` if the server's place is empty.
 fn server(membership: &Membership, worker: Worker) -> Option<Server> {
     membership.servers.get(usize::from(worker.server)).copied().flatten()
 }

@@ -1,5 +1,8 @@
-//! Invariants of a change, checked before any core gets it. Cores refer to pools, servers and workers by place, so a
-//! place that changed its content at once would give one worker the tasks and the load of another.
+//! Invariants of a change, checked before any core gets it.
+//!
+//! A membership is a node's pools, servers and workers at one epoch, a number that grows with each change. Cores refer
+//! to these objects by place, an index. A place that passed from one worker to another in one change would give the new
+//! worker the tasks and the load of the old one. So a place must be empty in between.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +17,15 @@ pub(super) fn check(from: &Membership, to: &Membership, is_spine: bool) {
     assert_eq!(to.epoch, from.epoch + 1, "epoch of the next membership");
     assert!(to.pools.len() >= from.pools.len(), "a pool's place has disappeared");
     let (mut pools, mut workers) = (BTreeSet::new(), BTreeSet::new());
-    for (at, pool) in to.pools.iter().enumerate() {
+    for (index, pool) in to.pools.iter().enumerate() {
         let Some(pool) = pool else { continue };
         assert!(pools.insert(pool.id), "pool {} has two places", pool.id);
-        let old = from.pools.get(at).and_then(Option::as_ref);
+        let old = from.pools.get(index).and_then(Option::as_ref);
         if let Some(old) = old {
-            assert_eq!(old.id, pool.id, "place {at} passes from one pool to another");
+            assert_eq!(old.id, pool.id, "place {index} passes from one pool to another");
         }
         if is_spine {
+            // Each pool of a spine may have the same leaves, so ids are unique only within a pool.
             workers.clear();
         }
         for (place, worker) in pool.members.iter().enumerate() {
@@ -46,7 +50,7 @@ mod tests {
     use crate::config::Config;
 
     /// Returns a leaf with the workers 0 to 3 in one pool, and the same leaf one epoch later.
-    fn two() -> (Membership, Membership) {
+    fn memberships() -> (Membership, Membership) {
         let text = "[leaf]\nid = 1\ncores = [1]\n[[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n\
                     [[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
         let config = Config::parse(Path::new("leaf.toml"), text);
@@ -57,13 +61,13 @@ mod tests {
     }
 
     /// Returns the first pool.
-    fn pool(of: &mut Membership) -> &mut Pool {
-        of.pools[0].as_mut().unwrap()
+    fn pool(membership: &mut Membership) -> &mut Pool {
+        membership.pools[0].as_mut().unwrap()
     }
 
-    /// Returns true if the change violates an invariant. `change` breaks the next membership.
+    /// Returns true if the change to the next membership violates an invariant. `change` modifies that membership.
     fn is_violated(is_spine: bool, change: impl Fn(&mut Membership)) -> bool {
-        let (from, mut to) = two();
+        let (from, mut to) = memberships();
         change(&mut to);
         std::panic::catch_unwind(|| check(&from, &to, is_spine)).is_err()
     }
@@ -82,11 +86,11 @@ mod tests {
         assert!(!is_violated(false, |to| pool(to).members[1] = None));
         assert!(!is_violated(false, |to| pool(to).members.push(Some(Worker::new(9, 0, 1.0)))));
         // Adds pool 2, which also has worker 3. Only a spine's members may be in two pools.
-        let again = |to: &mut Membership| {
+        let add_second_pool = |to: &mut Membership| {
             let members = vec![Some(Worker::new(3, 0, 1.0))];
             let second = Pool { id: 2, members, ..pool(to).clone() };
             to.pools.push(Some(second));
         };
-        assert!(is_violated(false, again) && !is_violated(true, again));
+        assert!(is_violated(false, add_second_pool) && !is_violated(true, add_second_pool));
     }
 }

@@ -1,8 +1,8 @@
-//! Control of a leaf, or of a scheduler embedded in another program: the network around it, and the update of each
-//! core to the next membership.
+//! Control of a leaf, a spine, or a scheduler embedded in another program: the network around it, and the update of
+//! each core to the next membership (pools, servers and workers).
 //!
-//! The network maps members to addresses. It pins their next hops: the entries of these hosts stay in the table of
-//! neighbours until they are unpinned.
+//! The network maps members, which are workers by their place in a pool, to addresses. It pins their next hops: the
+//! entries of these hosts stay in their slots of the table of neighbours until they are unpinned.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ const HELD_NS: u64 = 2_000_000_000;
 pub struct LeafCores {
     /// Network of the latest membership.
     network: Arc<Network>,
-    /// Maximum number of waiting tasks on each core.
+    /// Maximum number of waiting tasks on each core, for which it has memory.
     waiting: usize,
-    /// Commands of each core.
+    /// Queue of updates to each core, and of applied updates back.
     cores: Vec<Commands>,
     /// Seed of all random streams.
     seed: u64,
@@ -44,7 +44,7 @@ pub struct LeafCores {
     may_link: bool,
     /// True if next hops may be pinned that no network uses any more.
     has_old_hops: bool,
-    /// Time since which no core uses them; `None` if unknown.
+    /// Time since which no core uses them, in nanoseconds; `None` until `collect` sees them first.
     old_hops_since_ns: Option<u64>,
 }
 
@@ -76,6 +76,7 @@ impl LeafCores {
 }
 
 impl Cores for LeafCores {
+    /// Network of the next membership.
     type PreparedChange = Arc<Network>;
 
     /// Log text for a change that all cores use.
@@ -110,14 +111,17 @@ impl Cores for LeafCores {
         }
     }
 
+    /// Returns true if the members are leaves.
     fn is_spine(&self) -> bool {
         self.network.is_spine()
     }
 
+    /// Returns the maximum number of workers over all pools.
     fn workers_max(&self) -> usize {
         MEMBERS_MAX
     }
 
+    /// Returns true if the leaf's spine at this place is silent.
     fn is_spine_silent(&self, place: usize) -> bool {
         self.fabric.as_ref().is_some_and(|fabric| fabric.is_silent(place))
     }
@@ -127,6 +131,7 @@ impl Cores for LeafCores {
         self.cores.iter().map(Commands::epoch).min()
     }
 
+    /// Returns true if the queue to each core has room for another update.
     fn has_room(&self) -> bool {
         self.cores.iter().all(Commands::has_room)
     }
@@ -173,6 +178,7 @@ impl Cores for LeafCores {
         network: Arc<Network>,
     ) -> Result<(), ChangeError> {
         let updates = Updates { differences, network: &network };
+        // Signals to spines report the load of the rack. All cores share their state.
         let starts_signals = self.fabric.is_none() && differences.to.has_links();
         let shared = || Shared::new(self.cores.len(), table.limits().pools);
         let new_fabric = starts_signals.then(shared);
@@ -253,14 +259,14 @@ fn check_is_remote(ip: IpAddr) -> Result<(), ChangeError> {
     Ok(())
 }
 
-/// Two memberships, and the network of the second one.
+/// Source of the cores' updates: two memberships, and the network of the second one.
 struct Updates<'a> {
     differences: &'a Differences<'a>,
     network: &'a Arc<Network>,
 }
 
 impl Updates<'_> {
-    /// Returns the update of the core at `index` out of `count`.
+    /// Returns the update of the core at `index` out of `count`. `seed` is the seed of all random streams.
     fn of_core(&self, table: &Table, (index, count): (usize, usize), seed: u64) -> Update {
         let core = Core { index, count };
         let mut steps = Vec::new();
@@ -292,6 +298,7 @@ impl Updates<'_> {
         difference: Difference,
         core: Core,
     ) {
+        // The number of members for which the pool's dispatcher has room.
         let places = self.network.members(pool).len();
         match difference {
             Difference::Join(member) => {
@@ -328,7 +335,7 @@ fn push_forgotten(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
     }
 }
 
-/// Adds the steps of a new pool: its dispatcher, and the workers at its places.
+/// Adds the steps of a new pool: its dispatcher, and the registration of each place, with or without a worker.
 fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core: Core, seed: u64) {
     let view = table.view(core.index, pool);
     let seed = stream_seed(seed, core.index, pool);

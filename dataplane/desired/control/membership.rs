@@ -25,7 +25,7 @@ use wedjat_core::wire::ether::Mac;
 use crate::config::{Config, HostConfig, PoolConfig};
 use crate::state::{self, Desired, ReplyPath, Spine, WorkerKey};
 
-/// A worker host.
+/// A worker host, as one `[[server]]` entry of the configuration describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Address.
@@ -87,6 +87,7 @@ pub struct Pool {
 impl Pool {
     /// Creates a pool without members. With a key, messages of its workers need a proof.
     pub(super) fn new(id: u16, settings: state::Pool, limits: Limits) -> Self {
+        // Proofs have sequence numbers that follow the clock. Older ones may be replays from before the pool's start.
         let first = first_accepted(SystemTime::now());
         let key = settings.key.clone();
         let authenticator = key.map(|key| ReplyAuthenticator::new(key, limits.workers, first));
@@ -104,7 +105,7 @@ impl Pool {
     #[must_use]
     pub fn speeds_of_all(&self, places: usize) -> Box<[f64]> {
         let speed =
-            |at: usize| self.members.get(at).copied().flatten().map_or(1.0, |one| one.speed);
+            |place: usize| self.members.get(place).copied().flatten().map_or(1.0, |one| one.speed);
         (0..places).map(speed).collect()
     }
 
@@ -139,7 +140,7 @@ pub struct Membership {
 
 /// Stores a value at the first place that is free and that `is_usable` accepts, or appends it.
 pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl Fn(usize) -> bool) {
-    let free_place = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
+    let free_place = (0..places.len()).find(|&place| places[place].is_none() && is_usable(place));
     match free_place {
         Some(free_place) => places[free_place] = Some(value),
         None => places.push(Some(value)),
@@ -167,6 +168,7 @@ impl Membership {
         let local =
             config.agent.iter().flat_map(|host| host.pools.iter().map(move |pool| (host, pool)));
         for (host, pool) in local {
+            // The link to the agent inside the process has fixed addresses.
             let local_server = (host.ip, Some(colocated::AGENT_MAC), true);
             membership.add(local_server, pool.id, &pool.workers, &pool.speeds);
         }
@@ -196,7 +198,7 @@ impl Membership {
         Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }
     }
 
-    /// Adds a server and its workers to a pool.
+    /// Adds a server, and its workers to the pool with this id. `speeds` has the speed of each worker.
     fn add(
         &mut self,
         (ip, mac, registers): (IpAddr, Option<Mac>, bool),
@@ -212,7 +214,7 @@ impl Membership {
         pool.into_iter().for_each(|pool| pool.members.extend(workers.clone()));
     }
 
-    /// Returns the entries of the state file.
+    /// Returns the entries of the state file: epoch, and the ids of servers, pools and workers by place.
     #[must_use]
     pub fn entries(&self) -> Entries {
         let worker = |worker: &Option<Worker>| {
@@ -308,8 +310,8 @@ impl Membership {
         };
         let members = |pool: &Pool| {
             let places = pool.members.len().max(limits.workers);
-            let place = |at| pool.members.get(at).copied().flatten();
-            (0..places).map(|at| place(at).map(|one| (one.id, one.server))).collect()
+            let member_at = |place| pool.members.get(place).copied().flatten();
+            (0..places).map(|place| member_at(place).map(|one| (one.id, one.server))).collect()
         };
         let pools = self.pools.iter().map(|pool| match pool {
             Some(pool) => NetworkPool {
@@ -332,26 +334,26 @@ impl Membership {
     #[must_use]
     pub fn pool(&self, id: u16) -> Option<(usize, &Pool)> {
         let mut pools = self.pools.iter().enumerate();
-        pools.find_map(|(at, pool)| Some((at, pool.as_ref().filter(|pool| pool.id == id)?)))
+        pools.find_map(|(index, pool)| Some((index, pool.as_ref().filter(|pool| pool.id == id)?)))
     }
 
     /// Returns the pool's index and the place of a worker; `None` for an unknown worker. At a spine, these are of the
     /// first pool with the leaf.
     #[must_use]
     pub fn worker(&self, id: u16) -> Option<(usize, usize)> {
-        let at = |pool: &Pool| {
+        let place_in = |pool: &Pool| {
             pool.members.iter().position(|one| one.is_some_and(|worker| worker.id == id))
         };
         let mut pools = self.pools.iter().enumerate();
-        pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
+        pools.find_map(|(index, pool)| Some((index, place_in(pool.as_ref()?)?)))
     }
 
     /// Returns the pool's index and the place of a worker in the pool with this id; `None` if one of them is unknown.
     #[must_use]
     pub fn place(&self, pool: u16, worker: u16) -> Option<(usize, usize)> {
-        let (at, pool) = self.pool(pool)?;
-        let is_there = |one: &Option<Worker>| one.is_some_and(|one| one.id == worker);
-        Some((at, pool.members.iter().position(is_there)?))
+        let (index, pool) = self.pool(pool)?;
+        let is_worker = |one: &Option<Worker>| one.is_some_and(|one| one.id == worker);
+        Some((index, pool.members.iter().position(is_worker)?))
     }
 
     /// Returns true if a worker is on the leaf's own core, behind its agent.
@@ -364,12 +366,13 @@ impl Membership {
     /// Iterates over all workers, with the index of their pools.
     pub fn workers(&self) -> impl Iterator<Item = (usize, &Worker)> {
         let pools = self.pools.iter().enumerate();
-        pools.flat_map(|(at, pool)| {
-            pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (at, one))
+        pools.flat_map(|(index, pool)| {
+            pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (index, one))
         })
     }
 
-    /// Iterates over all workers, each with its pool and server, and true if it is leaving.
+    /// Iterates over all workers by key, each with its pool and server, and true if it is leaving. At a spine, the key
+    /// includes the pool.
     pub fn placed(
         &self,
         is_spine: bool,
@@ -394,10 +397,11 @@ impl Membership {
             let entry = state::Server { mac: server.mac, registers: server.registers };
             servers.entry(server.ip).or_default().insert(entry);
         }
-        let stays = |one: &state::Worker| {
+        let has_owners = |one: &state::Worker| {
             pools.contains_key(&one.pool) && servers.contains_key(&one.server)
         };
-        let workers = self.placed(is_spine).filter(|(_, (one, leaves))| !leaves && stays(one));
+        let workers =
+            self.placed(is_spine).filter(|(_, (one, is_leaving))| !is_leaving && has_owners(one));
         let workers = workers.map(|(key, (worker, _))| (key, worker)).collect();
         Desired { pools, servers, workers }
     }

@@ -1,5 +1,10 @@
-//! Changes of a running node: a requested change gives the next membership, and each core gets an update to
-//! it. All memory is allocated and freed here, on a thread that does not poll.
+//! Changes of a running node. Its membership is its set of pools, servers and workers. A requested change gives the
+//! next membership, and each core gets an update to it. All memory is allocated and freed here, on a thread that does
+//! not poll.
+//!
+//! Operators, reloads of the configuration file and controllers request changes. [`Control`] is common to all nodes.
+//! An implementation of [`Cores`] has the parts of one kind: [`LeafCores`] for leaves and spines, [`AgentCores`], and
+//! [`ColocatedCores`] for a leaf with an agent on its core.
 //!
 //! Each change has an epoch, the number of the membership that contains it. Once [`Control::acknowledged`] has
 //! reached the epoch returned by [`Control::apply`], all cores use the change.
@@ -44,11 +49,12 @@ use membership::settle;
 /// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
 
-/// Pending removal of a worker or a pool, by id, or of an address.
+/// Removal of a worker, a pool or an address that has begun and waits for outstanding tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PendingRemoval {
+    /// Id of the pool.
     Pool(u16),
-    /// Pool and worker.
+    /// Ids of the pool and of the worker.
     Worker(u16, u16),
     /// A server's former address, by the server's index.
     /// Replies to tasks sent there are still in flight, so both addresses are valid for [`LEAVING_NS`].
@@ -57,13 +63,13 @@ enum PendingRemoval {
 
 /// Cores of one kind of node, as driven by its control.
 pub trait Cores {
-    /// Objects created for a change before the state contains it; creation may fail.
+    /// Objects created for a change before the node's state contains it; creation may fail.
     type PreparedChange;
 
     /// Log text for a change that all cores use.
     const DECIDE: &'static str;
 
-    /// Checks conditions specific to this kind of node.
+    /// Checks the conditions of a change that are specific to this kind of node.
     ///
     /// # Errors
     /// Reason why the change is impossible.
@@ -123,7 +129,7 @@ pub trait Cores {
         ready: Self::PreparedChange,
     ) -> Result<(), ChangeError>;
 
-    /// Does periodic work while all cores have reached the latest change.
+    /// Does periodic work. The control calls it only while all cores have reached the latest change.
     fn collect(&mut self, _now: &SettledState<'_>) {}
 
     /// Returns true if changes outside this membership, as those of an agent on the same core, are applied and
@@ -132,7 +138,8 @@ pub trait Cores {
         true
     }
 
-    /// Returns the minimum time for which the id of a leaving worker stays known.
+    /// Returns the minimum time in nanoseconds for which the id of a leaving worker stays known, because tasks and
+    /// messages for it may still arrive.
     fn linger_ns(&self, _worker: u16) -> u64 {
         0
     }
@@ -152,7 +159,7 @@ pub trait Cores {
         false
     }
 
-    /// Returns true if unanswered tasks of a leaving worker are given up after the timeout.
+    /// Returns true if unanswered tasks of a leaving worker count as lost after [`LEAVING_NS`].
     fn gives_up(&self) -> bool {
         true
     }
@@ -165,23 +172,23 @@ pub struct SettledState<'a> {
     pub table: &'a Table,
     /// Membership used by the cores.
     pub membership: &'a Membership,
-    /// Time in nanoseconds.
+    /// Current time in nanoseconds of a monotonic clock.
     pub now_ns: u64,
-    /// Start times of pending removals.
+    /// Start times of pending removals, in the clock of `now_ns`.
     leaving_since_ns: &'a BTreeMap<PendingRemoval, u64>,
 }
 
 /// A worker on a leaf's own core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalWorker {
-    /// Tasks that it holds, sent to any of the local workers.
+    /// Number of tasks that it holds. The leaf may have sent them to any of the local workers.
     pub held: u64,
     /// True if it gets no more tasks until it is undrained.
     pub is_drained: bool,
 }
 
 impl SettledState<'_> {
-    /// Returns the time since a worker began to leave, in nanoseconds.
+    /// Returns the time since a worker began to leave, in nanoseconds; 0 for other workers.
     fn leaving_ns(&self, worker: u16) -> u64 {
         let is_worker =
             |one: &PendingRemoval| matches!(one, PendingRemoval::Worker(_, id) if *id == worker);
@@ -190,12 +197,13 @@ impl SettledState<'_> {
     }
 }
 
-/// Control of one node: a leaf or embedded scheduler by default. One thread uses it at a time, and none that
-/// polls.
+/// Control of one node: a leaf or embedded scheduler by default. It holds the latest membership and changes it. One
+/// thread uses it at a time, and none that polls.
 #[derive(Debug)]
 pub struct Control<C = LeafCores> {
     table: Arc<Table>,
     membership: Membership,
+    /// Maximum numbers of pools, servers and workers, for which memory was reserved at the start.
     limits: Limits,
     cores: C,
     /// Start times of pending removals.
@@ -298,7 +306,7 @@ impl<C: Cores> Control<C> {
         &self.cores
     }
 
-    /// Applies one change to `next`.
+    /// Checks one change and applies it to `next`. Neither the state nor the cores change.
     fn change(&self, next: &mut Membership, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::AddServer { ip, mac, registers } => {
@@ -306,6 +314,7 @@ impl<C: Cores> Control<C> {
                     let (what, is_leaving) = (format!("server {ip}"), server.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
+                // Stores it at the first free place, or at a new one.
                 settle(
                     &mut next.servers,
                     Server { ip, mac, registers, is_leaving: false, was: None },
@@ -335,13 +344,17 @@ impl<C: Cores> Control<C> {
                         is_leaving: false,
                     });
                 }
-                if servers.iter().any(|&at| next.servers[at].is_some_and(|one| one.was.is_some())) {
+                if servers
+                    .iter()
+                    .any(|&index| next.servers[index].is_some_and(|one| one.was.is_some()))
+                {
                     let seconds = LEAVING_NS / 1_000_000_000;
                     let reason = "it moved recently, and replies may still come from its old place";
                     let reason = format!("{reason}; try again after {seconds} s");
                     return refused(format!("server {ip}"), reason);
                 }
                 for &server in &servers {
+                    // A move to the same address only changes the MAC address.
                     let former = (to != ip).then_some(ip);
                     let relocate =
                         |one: &mut Server| (one.ip, one.mac, one.was) = (to, mac, former);
@@ -373,7 +386,7 @@ impl<C: Cores> Control<C> {
                 let settings = state::Pool { shared_workers, key, ..settings };
                 let pool = Pool::new(id, settings, self.limits);
                 // Tasks that waited for the ended pool may not have been dropped yet.
-                settle(&mut next.pools, pool, |at| self.queued(at) == 0);
+                settle(&mut next.pools, pool, |index| self.queued(index) == 0);
                 check_limit(next.pools.len(), self.limits.pools, "pool", "pools_max")
             }
             Change::RemovePool { id } => {
@@ -429,8 +442,9 @@ impl<C: Cores> Control<C> {
                 return refused(format!("spine {} at {}", spine.id, spine.ip), reason);
             }
         }
-        let at = next.pool(pool).map_or(usize::MAX, |(at, _)| at);
-        if !next.link(at, to) {
+        // The pool exists: `pool_of` has found it above.
+        let index = next.pool(pool).map_or(usize::MAX, |(index, _)| index);
+        if !next.link(index, to) {
             let reason =
                 format!("a leaf is linked to at most {SPINES_MAX} spines; unlink a pool first");
             return refused("spine", reason);
@@ -485,13 +499,16 @@ impl<C: Cores> Control<C> {
         self.cores.has_room().then_some(()).ok_or(ChangeError::Busy)
     }
 
-    /// Moves all cores to another membership: prepares the objects, changes the state, and sends the updates.
+    /// Moves all cores to another membership: prepares the objects, changes the state, and sends the updates. Returns
+    /// the epoch. Nothing has changed after an error.
     fn issue(&mut self, next: Membership, of_agent: &[Change]) -> Result<u64, ChangeError> {
         self.make_ready()?;
         invariants::check(&self.membership, &next, self.cores.is_spine());
         let ready = self.cores.prepare(&self.table, &next, of_agent)?;
+        // The state precedes the updates, which refer to its new entries.
         self.table.change(&next.entries());
         let differences = Differences { from: &self.membership, to: &next };
+        // Does not fail: `make_ready` has found room at each core.
         self.cores.issue(&self.table, &differences, ready)?;
         self.membership = next;
         Ok(self.membership.epoch)
@@ -526,24 +543,28 @@ impl<C: Cores> Control<C> {
         let pools = pools.map(|pool| PendingRemoval::Pool(pool.id));
         let servers = self.membership.servers.iter().enumerate();
         let moved = servers.filter(|(_, server)| server.is_some_and(|one| one.was.is_some()));
-        let addresses = moved.map(|(at, _)| PendingRemoval::Address(at));
-        let pool = |at: usize| self.membership.pools[at].as_ref().map_or(0, |pool| pool.id);
-        let workers = workers.map(|(at, worker)| PendingRemoval::Worker(pool(at), worker.id));
+        let addresses = moved.map(|(index, _)| PendingRemoval::Address(index));
+        let pool_id =
+            |index: usize| self.membership.pools[index].as_ref().map_or(0, |pool| pool.id);
+        let workers =
+            workers.map(|(index, worker)| PendingRemoval::Worker(pool_id(index), worker.id));
         let all = pools.chain(workers).chain(addresses);
-        let since = |one| (one, self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns));
-        self.leaving_since_ns = all.map(since).collect();
+        let with_start =
+            |removal| (removal, self.leaving_since_ns.get(&removal).copied().unwrap_or(now_ns));
+        self.leaving_since_ns = all.map(with_start).collect();
     }
 
     /// Frees the places of departed members. Returns true if there were any.
     ///
-    /// A leaving pool first empties its queue, then its workers leave, and then it ends.
+    /// A leaving pool first empties its queue, then its workers leave, and then it ends. The wait for the queue ends
+    /// after [`LEAVING_NS`], and so does the wait for unanswered tasks if [`Cores::gives_up`].
     fn release(&self, next: &mut Membership, now_ns: u64) -> bool {
         let mut has_changed = false;
-        let leaving_ns = |one| {
-            let since_ns = self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns);
+        let leaving_ns = |removal| {
+            let since_ns = self.leaving_since_ns.get(&removal).copied().unwrap_or(now_ns);
             now_ns.saturating_sub(since_ns)
         };
-        let is_over = |one| leaving_ns(one) > LEAVING_NS;
+        let is_over = |removal| leaving_ns(removal) > LEAVING_NS;
         for (index, place) in next.pools.iter_mut().enumerate() {
             let Some(pool) = place else { continue };
             let id = pool.id;
@@ -558,11 +579,11 @@ impl<C: Cores> Control<C> {
                 let current =
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
                 let Some(worker) = current.filter(|worker| worker.is_leaving) else { continue };
-                let one = PendingRemoval::Worker(id, worker.id);
+                let removal = PendingRemoval::Worker(id, worker.id);
                 // Without tasks, the member has left after the time for which its id stays known.
                 let is_done = match self.outstanding(index, member) {
-                    ..=0 => leaving_ns(one) >= self.cores.linger_ns(worker.id),
-                    _ => self.cores.gives_up() && is_over(one),
+                    ..=0 => leaving_ns(removal) >= self.cores.linger_ns(worker.id),
+                    _ => self.cores.gives_up() && is_over(removal),
                 };
                 if is_done {
                     (*place, has_changed) = (None, true);
@@ -579,10 +600,11 @@ impl<C: Cores> Control<C> {
                 && server.was.is_some()
                 && is_over(PendingRemoval::Address(index))
             {
+                // Replies from the former address are no longer accepted.
                 (server.was, has_changed) = (None, true);
             }
-            let leaves = place.is_some_and(|server| server.is_leaving);
-            if leaves && !used.contains(&(index as u16)) {
+            let is_leaving = place.is_some_and(|server| server.is_leaving);
+            if is_leaving && !used.contains(&(index as u16)) {
                 (*place, has_changed) = (None, true);
             }
         }
@@ -594,13 +616,13 @@ impl<C: Cores> Control<C> {
         (0..self.table.cores()).map(|core| self.table.queued(core, pool)).sum()
     }
 
-    /// Returns the number of unanswered tasks of a member, from all cores.
+    /// Returns the number of unanswered tasks of a member, over all cores.
     fn outstanding(&self, pool: usize, member: usize) -> i64 {
         self.table.outstanding(pool, Member(member as u16))
     }
 }
 
-/// Returns those changes that are for an agent on the node's own core.
+/// Returns the changes that are for an agent on the node's own core, without their marker [`Change::OfAgent`].
 fn of_agent(changes: &[Change]) -> Vec<Change> {
     let of_agent = changes.iter().filter_map(|change| match change {
         Change::OfAgent(change) => Some(Change::clone(change)),
@@ -663,7 +685,7 @@ fn key_in(path: &Path) -> Result<Key, ChangeError> {
 fn servers_at(membership: &Membership, ip: IpAddr) -> Result<Vec<usize>, ChangeError> {
     let servers = membership.servers.iter().enumerate();
     let servers = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
-    let indices: Vec<_> = servers.map(|(at, _)| at).collect();
+    let indices: Vec<_> = servers.map(|(index, _)| index).collect();
     let unknown = || ChangeError::Unknown { what: format!("server {ip}") };
     if indices.is_empty() { Err(unknown()) } else { Ok(indices) }
 }

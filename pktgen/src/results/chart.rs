@@ -1,4 +1,5 @@
-//! Charts as SVG: lines with confidence intervals over linear or logarithmic axes.
+//! Charts as SVG: lines with confidence intervals over linear or logarithmic axes, and maps of coloured tiles. The
+//! plots of runs and the figures of the testbed use them.
 
 use std::ops::Range;
 
@@ -22,7 +23,7 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(0, 0, 0),
 ];
-/// Colour of marks.
+/// Colour of vertical marks.
 const MARK: RGBColor = COLOURS[6];
 
 /// Error of drawing a chart.
@@ -59,7 +60,7 @@ impl<'a> Axis<'a> {
     }
 
     /// Returns true if the axis can show this value: a finite one, above 0 on a logarithmic scale.
-    fn has(&self, value: f64) -> bool {
+    fn can_show(&self, value: f64) -> bool {
         value.is_finite() && (!self.is_log || value > 0.0)
     }
 
@@ -190,7 +191,7 @@ impl<'a> Chart<'a> {
 
     /// Returns the points of a line that both axes can show.
     fn points(&self, line: &Line) -> Vec<Point> {
-        let has_place = |point: &&Point| self.x.has(point.at.0) && self.y.has(point.at.1);
+        let has_place = |point: &&Point| self.x.can_show(point.at.0) && self.y.can_show(point.at.1);
         line.points.iter().filter(has_place).copied().collect()
     }
 
@@ -206,7 +207,7 @@ impl<'a> Chart<'a> {
             let half = if point.half.is_finite() { point.half } else { 0.0 };
             [point.at.1 - half, point.at.1, point.at.1 + half]
         };
-        let ys = points().flat_map(ends).filter(|y| self.y.has(*y));
+        let ys = points().flat_map(ends).filter(|y| self.y.can_show(*y));
         let scales = self.x.scale(points().map(|point| point.at.0)).zip(self.y.scale(ys));
         let (x, y) = scales.ok_or("there is no finite value to plot")?;
         let (x_range, y_range) = (x.range(), y.range());
@@ -250,7 +251,7 @@ impl<'a> Chart<'a> {
             for point in points.iter().filter(|point| point.half.is_finite()) {
                 let ((x, y), half) = (point.at, point.half);
                 // A logarithmic axis cannot show an end at or below 0. The bar then ends at the bottom.
-                let low = if self.y.has(y - half) { y - half } else { y_range.start };
+                let low = if self.y.can_show(y - half) { y - half } else { y_range.start };
                 let bar = PathElement::new([(x, low), (x, y + half)], colour.stroke_width(1));
                 chart.draw_series([bar])?;
                 let cap =
@@ -294,7 +295,7 @@ pub fn svg(charts: &[Chart<'_>], size: (u32, u32), columns: usize) -> Result<Str
     Ok(text)
 }
 
-/// Map of coloured tiles.
+/// Map of coloured tiles, in rows and columns; a tile may be missing.
 #[derive(Clone, Debug)]
 pub struct TileMap {
     /// Title.
@@ -323,6 +324,7 @@ pub fn tile_maps(maps: &[TileMap]) -> Result<String, ChartError> {
     let ((width, height), Some(first)) = (TILE_SIZE, maps.first()) else {
         return Err("no map".into());
     };
+    // Height of one map, and width of all.
     let panel = TILES_TOP + height * first.rows.len() as i32;
     let right = TILES_LEFT + width * first.columns.len() as i32 + 12;
     let mut text = String::new();
@@ -359,7 +361,7 @@ pub fn tile_maps(maps: &[TileMap]) -> Result<String, ChartError> {
     Ok(text)
 }
 
-/// Scale of an axis.
+/// Scale of an axis. Its methods are those of the chosen scale of the plotting library.
 enum Scale {
     Linear(RangedCoordf64),
     Log(LogCoord<f64>),

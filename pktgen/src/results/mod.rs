@@ -1,4 +1,5 @@
-//! Results of runs: plots, an HTML page, and a log of all tasks. Every command with runs uses this module.
+//! Results of runs: plots, an HTML page, and a log of all tasks. Every command with runs uses this module, those of the
+//! simulator included. One run may be repeated with several seeds, whose tasks have the same run number.
 
 pub mod chart;
 pub mod page;
@@ -91,7 +92,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// Opens the files that the options name. Returns `None` if they name none.
+    /// Opens the files that the options name, before the first run, so that an error costs no run. Returns `None` if
+    /// they name none.
     ///
     /// # Errors
     /// If a file cannot be written, or a folder cannot be made.

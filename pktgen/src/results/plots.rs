@@ -1,4 +1,5 @@
-//! Plots of runs: figures over load, distributions of response times, and time series.
+//! Plots of runs: figures over load, distributions of response times, and time series. A series of a plot over load
+//! has one policy and setting. Runs of several seeds are one point.
 
 use super::chart::{self, Axis, Chart, ChartError, Corner, Line, Point};
 use super::run::{Estimate, Interval, Run};
@@ -50,10 +51,10 @@ fn file_name(label: &str) -> String {
     name.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// Returns the distinct values of `of` over the runs, in their order.
-fn distinct<T: PartialEq>(runs: &[Run], of: impl Fn(&Run) -> T) -> Vec<T> {
+/// Returns the distinct values of `value_of` over the runs, in their order.
+fn distinct<T: PartialEq>(runs: &[Run], value_of: impl Fn(&Run) -> T) -> Vec<T> {
     let mut values = Vec::new();
-    for value in runs.iter().map(of) {
+    for value in runs.iter().map(value_of) {
         if !values.contains(&value) {
             values.push(value);
         }
@@ -75,7 +76,7 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
         return Ok(Vec::new());
     };
     let mut plots = Vec::new();
-    for (name, title, unit, of) in [
+    for (name, title, unit, figure) in [
         (
             "p99",
             "99th percentile",
@@ -88,7 +89,7 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
         for (colour, series) in distinct(runs, |run| run.subject.series()).into_iter().enumerate() {
             let of_series = runs.iter().filter(|run| run.subject.series() == series);
             let point = |run: &Run| {
-                let Estimate { value, half } = of(run);
+                let Estimate { value, half } = figure(run);
                 Some(Point { at: (x(run)?, value), half, valid: run.valid })
             };
             let mut points: Vec<_> = of_series.filter_map(point).collect();
@@ -100,7 +101,7 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
         match chart.svg(chart::SIZE) {
             Ok(svg) => plots.push(Plot { name: format!("{name}-over-load"), title, svg }),
             // All tasks were lost, so there is nothing to draw. The table says so.
-            Err(_) if runs.iter().all(|run| !of(run).value.is_finite()) => {}
+            Err(_) if runs.iter().all(|run| !figure(run).value.is_finite()) => {}
             Err(error) => return Err(error),
         }
     }
@@ -119,10 +120,10 @@ fn distributions(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
             let name = ["responses", &file_name(&load), &part.to_string()];
             let name = &name[..if part == 0 { 2 } else { 3 }];
             let name: Vec<_> = name.iter().copied().filter(|part| !part.is_empty()).collect();
-            let at = if load.is_empty() { String::new() } else { format!(" at {load}") };
+            let suffix = if load.is_empty() { String::new() } else { format!(" at {load}") };
             plots.push(Plot {
                 name: name.join("-"),
-                title: format!("Distribution of the response times{at}"),
+                title: format!("Distribution of the response times{suffix}"),
                 svg: distribution(runs)?,
             });
         }
@@ -183,8 +184,8 @@ fn over_time(run: &Run) -> Result<String, ChartError> {
     let start = run.measured_from_ms();
     let marks =
         if start > 0.0 { vec![(start, "measured from here".to_owned())] } else { Vec::new() };
-    let chart = |label, colour, of: fn(&Interval) -> f64| {
-        let point = |interval: &Interval| Point::new(interval.at_ms, of(interval));
+    let chart = |label, colour, figure: fn(&Interval) -> f64| {
+        let point = |interval: &Interval| Point::new(interval.at_ms, figure(interval));
         let points: Vec<_> = run.series().iter().map(point).collect();
         let max =
             points.iter().map(|point| point.at.1).filter(|y| y.is_finite()).fold(0.0, f64::max);
@@ -213,10 +214,15 @@ mod tests {
     #[test]
     fn every_run_has_its_plots() {
         // A run of 2000 tasks. Task n takes n % 97 us, plus 100 us times the load.
-        let of = |policy: &str, load: f64| {
+        let run_of = |policy: &str, load: f64| {
             Run::new(run("rack", policy, load, 2000, move |n| Some(n % 97 + (load * 100.0) as u64)))
         };
-        let runs = [of("horus", 0.5), of("jbsq(k=2)", 0.5), of("horus", 0.9), of("jbsq(k=2)", 0.9)];
+        let runs = [
+            run_of("horus", 0.5),
+            run_of("jbsq(k=2)", 0.5),
+            run_of("horus", 0.9),
+            run_of("jbsq(k=2)", 0.9),
+        ];
         let plots = all(&runs).unwrap();
         let names: Vec<_> = plots.iter().map(|plot| plot.name.as_str()).collect();
         let expected = [

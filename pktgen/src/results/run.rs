@@ -1,4 +1,6 @@
-//! Figures of runs, computed from their tasks.
+//! Figures of runs, computed from their recorded tasks: counts, percentiles with confidence intervals, and time series.
+//! A run may be repeated with several seeds of the random numbers. A run of one seed is cut into batches, whose
+//! differences give the confidence intervals.
 
 use hdrhistogram::Histogram;
 
@@ -19,6 +21,7 @@ const PS_PER_US: f64 = 1e6;
 /// run, picoseconds of a simulation.
 #[derive(Clone, Debug)]
 pub struct Responses {
+    /// Response times of answered tasks.
     histogram: Histogram<u64>,
     /// Exact sum in the histogram's unit.
     sum: f64,
@@ -47,6 +50,7 @@ impl Responses {
             }
             None => {
                 let counts = matches!(task.status, Status::Refused | Status::Lost);
+                // A unit of nanoseconds marks a measured run.
                 self.infinite += u64::from(counts && self.unit_ps > 1);
             }
         }
@@ -120,6 +124,7 @@ pub struct Interval {
 /// Figures of one run with one seed.
 #[derive(Clone, Debug)]
 struct Sample {
+    /// Response times of the measured tasks.
     responses: Responses,
     /// Mean and 99th percentile of each batch.
     batches: Vec<(f64, f64)>,
@@ -127,6 +132,7 @@ struct Sample {
     counts: [u64; Status::ALL.len()],
     /// Number of tasks, warm-up included.
     tasks: u64,
+    /// Figures over the time of the run, warm-up included.
     series: Vec<Interval>,
     /// Start of the measurement in milliseconds.
     measured_from_ms: f64,
@@ -409,10 +415,10 @@ pub(super) mod tests {
 
     #[test]
     fn intervals_come_from_seeds_or_batches() {
-        let of = |us: u64| Run::new(run("rack", "horus", 0.5, 100, |_| Some(us)));
-        let mut two = of(10);
+        let run_of = |us: u64| Run::new(run("rack", "horus", 0.5, 100, |_| Some(us)));
+        let mut two = run_of(10);
         assert_eq!(two.mean(), Estimate { value: 10.0, half: 0.0 });
-        two.add_seed(of(12));
+        two.add_seed(run_of(12));
         let Estimate { value, half } = two.mean();
         // Student's t with one degree of freedom: 12.706 times half the difference.
         assert!(value == 11.0 && (half - 12.706).abs() < 1e-9, "{half}");

@@ -1,4 +1,5 @@
-//! Rows of a task log: one row for each task, written and read as CSV.
+//! Rows of a task log: one row for each task, written and read as CSV. `--log-tasks` of each command with runs writes
+//! it, and the command `plot` reads it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -270,7 +271,9 @@ impl Header {
 
 /// A line of the file.
 struct Row<'a> {
+    /// Position of each column.
     header: &'a Header,
+    /// Fields of the line.
     record: &'a StringRecord,
 }
 

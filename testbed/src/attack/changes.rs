@@ -1,5 +1,6 @@
 //! Changes to running nodes by `wedjat ctl`, repeated while honest tasks pass. The tasks come from a driver,
-//! a `wedjat-testbed drive` process that emulates clients and workers.
+//! a `wedjat-testbed drive` process that emulates clients and workers. A [`Site`] is a folder with the files of the
+//! processes.
 
 use std::process::Command;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Attacks on a node's control (the interfaces for operators and Prometheus, and the configuration that a
 //! leaf reads again after SIGHUP): configurations that are no regular files or have many faults, and idle
-//! connections.
+//! connections. A [`Site`] is a folder with the files of the attacked process.
 
 use std::fmt::Write as _;
 use std::fs;

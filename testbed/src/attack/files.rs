@@ -1,5 +1,6 @@
 //! Actions of other processes on the host against the files of a leaf or an agent, before its start and
-//! during its run.
+//! during its run. A [`Site`] is a folder with the files of the attacked process. Its driver is a process with honest
+//! emulated clients and workers.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};

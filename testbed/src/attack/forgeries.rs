@@ -1,4 +1,5 @@
-//! Forgeries by a host among the workers without a key: registrations and replies in a server's name.
+//! Forgeries by a host among the workers without a key: registrations and replies in a server's name. A [`Rig`] is a
+//! leaf in memory among emulated clients and workers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! Peers, drivers and workers killed under load, signals to the nodes themselves, and consecutive runs.
+//! Peers, drivers and workers killed under load, signals to the nodes themselves, and consecutive runs. A driver is a
+//! process with emulated clients and workers. A [`Site`] is a folder with the files of the processes.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -89,8 +90,8 @@ fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kills random workers and replaces each at once. Tasks share the core of one of three. The agent's account must not count them as workers that
-/// detached in order.
+/// Kills random workers and replaces each at once. One of the three shares its core among several tasks. The agent's
+/// account must not count them as workers that detached in order.
 fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agent = site.agent()?;

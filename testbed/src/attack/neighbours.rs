@@ -1,5 +1,5 @@
 //! ARP: storms of invented and conflicting claims, and hosts that vanish, return elsewhere, or are
-//! unreachable.
+//! unreachable. A [`Rig`] is a leaf in memory among emulated clients and workers.
 
 use std::time::Instant;
 

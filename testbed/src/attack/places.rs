@@ -1,5 +1,8 @@
 //! Tasks that could occupy a worker forever in the leaf's count: their replies are undeliverable, only
 //! their first packet arrives, or several come in one offloaded packet.
+//!
+//! A [`Rig`] is a leaf in memory among emulated clients and workers. A [`Pace`] spreads the attacker's packets evenly
+//! over the emulated time.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Gauge;
@@ -12,7 +15,7 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// The attacker's packets per second.
 const RATE: f64 = 10_000.0;
-/// A host of the clients' network.
+/// A host of the clients' network, 10.1.0.102.
 const CLIENT: u32 = 0x0A01_0066;
 /// Maximum p99 of the honest client, as a multiple of the usual one.
 const P99_RATIO: f64 = 2.0;
@@ -83,7 +86,7 @@ fn offloaded(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 }
 
 /// Returns source addresses without a way back: the node's own, the servers', those of hosts of the workers'
-/// network, addresses without a route, martians, broadcast.
+/// network, addresses without a route, broadcast, and martians (addresses that no host may have as a source).
 fn unreachable_sources() -> Vec<u32> {
     let further: [[u8; 4]; 16] = [
         [10, 0, 2, 200],

@@ -172,6 +172,7 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
         target_mac: AGENT_MAC,
         target: AGENT_IP,
     };
+    // Id of the forged leaf, and the timeout.
     let (leaf, timeout_ms) = (9, 1);
     // A registration has a sequence number of 0 to 63.
     let forged = (0..64 * AGENT_WORKERS).map(|index| {

@@ -26,7 +26,7 @@ pub struct Row {
     /// Inputs and findings.
     #[serde(flatten)]
     pub account: Account,
-    /// Duration, s.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 

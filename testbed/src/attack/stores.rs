@@ -1,5 +1,6 @@
 //! Attacks on a controller's store, the file with its desired state: a full disk, another user's file in its
-//! place, and damage.
+//! place, and damage. A [`Site`] is a folder with the controller's files, and a [`Job`] a process that ends with its
+//! value.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! Storms of packets of every kind from either side: well-formed, forged, damaged, cut off.
+//! Storms of packets of every kind from either side: well-formed, forged, damaged, cut off. The target is a [`Rig`], a
+//! leaf in memory among emulated clients and workers. Attacks of other files send the packets of a [`Forger`], too.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -217,6 +218,8 @@ fn fix_checksums(frame: &mut [u8]) {
     if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
         return;
     }
+    // End of the IPv4 header, whose first byte has the length in units of 4 bytes. The header's checksum is at its
+    // offset 10, and the UDP checksum at offset 6 of the next header.
     let end = ether::LEN + 4 * usize::from(frame[ether::LEN] & 0xF);
     if end < ether::LEN + 20 || end + udp::LEN > frame.len() {
         return;

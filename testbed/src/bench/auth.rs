@@ -1,5 +1,8 @@
 //! Cost of authentication: forwarding a reply in a leaf, for a pool with a key and for one without.
 //!
+//! A leaf is the scheduler process of a rack. It forwards the replies of its workers to the clients. If a pool has a
+//! key, each reply carries a sequence number and a tag under that key. The leaf checks both.
+//!
 //! Both sides use the library's burst call, which runs the leaf's stages: 32 workers reply in turn, in bursts
 //! of 32, each reply with a fresh sequence number. The frames are in memory before the clock starts. Runs of
 //! the two sides alternate. The reported cost is the median of the differences between neighbouring runs, so
@@ -33,7 +36,8 @@ const STRIDE: usize = 192;
 const BURSTS: usize = 32;
 /// Bytes in the body of a reply.
 const BODY: usize = 20;
-// The set-up of `leaf.toml`: its workers and pool, and the addresses of leaf, client and server.
+// The set-up of `leaf.toml`, the leaf's configuration: its workers and pool, and the addresses of leaf, client and
+// server.
 const WORKERS: u16 = 32;
 const POOL: u16 = 7;
 const LEAF: u32 = 0x0A00_0001;
@@ -115,6 +119,7 @@ pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
     let (mut samples, mut signing) = (Vec::new(), Vec::new());
     for run in 0..runs + 1 {
         without.fill(None);
+        // Time to sign the replies of this run.
         let sign = with.fill(Some(&signer));
         // The order of the two sides alternates.
         let times = match run % 2 {
@@ -150,6 +155,7 @@ fn per_reply(time: Duration) -> f64 {
 
 /// One side of the comparison: a leaf without ports, and its replies of one run.
 struct Side {
+    /// State of the leaf's only core.
     context: Context,
     /// Frames of the replies, [`STRIDE`] bytes apart.
     frames: Vec<u8>,
@@ -158,7 +164,8 @@ struct Side {
 }
 
 impl Side {
-    /// Creates a leaf whose pool has this key, if any, and resolves the client's MAC address.
+    /// Creates a leaf whose pool has this key, if any. Resolves the client's MAC address, which the leaf needs to
+    /// forward replies.
     fn new(key: Option<Key>) -> Result<Self, Box<dyn Error>> {
         let authenticated = key.is_some();
         let mut config = Config::parse(Path::new("bench-auth"), CONFIG)?;

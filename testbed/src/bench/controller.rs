@@ -1,5 +1,9 @@
 //! Cost of a large fabric at its controller: the snapshots for all leaves, and one change for all of them.
 //! The leaves are emulated: they use the controller's protocol but schedule nothing.
+//!
+//! A leaf schedules the tasks of one rack, a spine those of several racks. The controller is the process that stores
+//! the desired state of all of them (pools, servers, workers) and sends each node its part, with a version. A snapshot
+//! is the whole part of a leaf.
 
 use std::error::Error;
 use std::io::Write;
@@ -79,6 +83,7 @@ pub struct ControllerFigures {
     pub holds: bool,
 }
 
+/// Reason why there are no figures.
 type Failure = Box<dyn Error>;
 
 /// Measures and writes the report. Returns false if a result exceeds its limit.
@@ -105,10 +110,11 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
     Ok(figures.holds)
 }
 
-/// Builds a fabric of the requested size, with eight spines and one pool that has a worker in each rack. Places
-/// the pools and links them to spines itself, as the controller would, since this is not measured.
+/// Builds the desired state of a fabric of the requested size, with eight spines and one pool that has a worker in each
+/// rack. Places the pools and links them to spines itself, as the controller would, since this is not measured.
 fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     let mut fabric = Fabric::default();
+    // `take` applies an event to the desired state, as the controller does for each command.
     for spine in 1..=8_u16 {
         fabric.take(&Event::Spine {
             id: spine,
@@ -134,7 +140,7 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     // `has` is the number of workers that the pool to be placed has there already.
     let rack = |leaf| Rack { leaf, free: size, has: 0, size };
     let mut racks: Vec<_> = (0..arguments.leaves).map(rack).collect();
-    pool(&mut fabric, &mut racks, COMMON, usize::from(arguments.leaves))?;
+    add_pool(&mut fabric, &mut racks, COMMON, usize::from(arguments.leaves))?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(arguments.seed);
     let free_workers = |racks: &[Rack]| racks.iter().map(|rack| rack.free).sum::<usize>();
     // All pools together take about 80% of the workers. Sizes are exponentially distributed.
@@ -142,7 +148,7 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     for id in 1..arguments.pools {
         let size = (-mean * (1.0 - random.random::<f64>()).ln()) as usize;
         let size = size.clamp(1, free_workers(&racks).max(1));
-        pool(&mut fabric, &mut racks, id, size)?;
+        add_pool(&mut fabric, &mut racks, id, size)?;
     }
     fabric.version = 1;
     Ok(fabric)
@@ -150,7 +156,12 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
 
 /// Adds a pool of `workers` workers. The three placements take turns. Each of its leaves is linked to one of two
 /// spines.
-fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Result<(), Failure> {
+fn add_pool(
+    fabric: &mut Fabric,
+    racks: &mut [Rack],
+    id: u16,
+    workers: usize,
+) -> Result<(), Failure> {
     let placement = [Placement::Spread, Placement::Pack, Placement::Size][usize::from(id) % 3];
     let text =
         format!("add-pool workers={workers} policy=horus spines=2 placement={}", placement.name());
@@ -158,6 +169,7 @@ fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Res
         return Err("no pool".into());
     };
     fabric.take(&Event::Pool { id, settings });
+    // Number of workers from each leaf, chosen like the controller's.
     let counts = take(racks, workers, placement);
     for (&leaf, &count) in &counts {
         let rack = &mut racks[usize::from(leaf)];
@@ -192,6 +204,7 @@ impl Process {
     fn start(folder: &Path) -> Result<Self, Failure> {
         let (store, file) = (folder.join("fabric"), folder.join("controller.toml"));
         std::fs::write(&file, format!("[controller]\nid = 1\nstore = '{}'\n", store.display()))?;
+        // The program `wedjat`.
         let mut command = Command::new(find()?);
         command.args(["controller", "--quiet", "--config"]).arg(file).stdin(Stdio::null());
         Ok(Self(command.spawn()?))
@@ -245,7 +258,9 @@ async fn follow(controller: &str, leaf: u16, newest: &watch::Sender<u64>) -> Res
     let mut client = FabricClient::new(channel).max_decoding_message_size(64 << 20);
     let (requests, request_stream) = tokio::sync::mpsc::channel(4);
     let kind = proto::Kind::Leaf.into();
+    // A leaf names no address, and has no term and version before its first snapshot.
     let (address, term, version) = (String::new(), 0, 0);
+    // The controller tells processes apart by the instance.
     let (id, instance) = (leaf.into(), u64::from(leaf) + 1);
     let hello = proto::Hello { protocol: 1, kind, id, address, instance, term, version };
     requests.send(proto::FollowRequest { message: Some(Message::Hello(hello)) }).await?;
@@ -269,6 +284,7 @@ fn measure(arguments: &Arguments) -> Result<ControllerFigures, Failure> {
     }
     let (version, pools) = (desired.version, desired.pools.len());
     let members = desired.pools.keys().map(|&pool| desired.members(pool)).sum();
+    // Writes the controller's store.
     keep(&folder.path().join("fabric"), &desired)?;
     drop(desired);
     let socket = folder.path().join("fabric.ctl");

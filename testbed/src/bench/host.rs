@@ -1,5 +1,6 @@
 //! Benchmark of the hand-over: cost of sending a task to a worker core and receiving the credit. The credit is
-//! the worker's notice of room for one more task. DPDK's own mechanisms are measured in the same run.
+//! the worker's notice of room for one more task. DPDK's own mechanisms are measured in the same run. An agent is the
+//! process of a worker host that gives tasks to the worker cores in this way.
 //!
 //! It uses two cores. This thread dispatches on the first, one worker thread replies on the second. The
 //! subjects (measured mechanisms) take turns, so that a slow phase of the machine slows all of them. A result is
@@ -79,7 +80,9 @@ pub type Failure = Box<dyn std::error::Error>;
 struct Rig {
     /// Owner of the memory that the ends use.
     _region: Arc<WorkerRegion>,
+    /// The dispatcher's ends, by worker.
     channels: Vec<Channel>,
+    /// The workers' ends, by worker.
     worker_ends: Vec<WorkerEnd>,
 }
 
@@ -178,6 +181,7 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
     let serve = move |stop: &AtomicBool| {
         let receiver = worker_end.receiver();
         while !stop.load(Relaxed) {
+            // `next` is the position of the next task, which grows with each received one.
             let before = receiver.next();
             while receiver.next() - before < burst && receiver.receive().is_some() {}
             match receiver.next() != before {
@@ -191,6 +195,7 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
         let (sender, notices) = (channel.sender_mut(), [Notice::default(); 32]);
         let (mut sent, mut done) = (0, 0);
         while done < tasks {
+            // The positions of the tasks whose credits have returned.
             match sender.collect() {
                 Ok(completed) => done += completed.end - completed.start,
                 Err(fault) => return ring_fault = Some(fault),
@@ -205,7 +210,7 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
     ring_fault.map_or(Ok(nanoseconds_each(elapsed, tasks)), |fault| Err(fault.into()))
 }
 
-/// Task without payload.
+/// Task without payload. The dispatcher keeps it until the worker's answer, like an agent its packets.
 struct EmptyTask;
 
 impl Work for EmptyTask {
@@ -384,8 +389,8 @@ fn under_load(
     }
     pin(agent_cpu);
     let p99 = loaded.response.summary().p99.0;
-    let per_run = |name, unit, of: fn(&Loops) -> f64| {
-        Samples(loaded.loops.iter().map(of).collect()).figure(name, unit)
+    let per_run = |name, unit, value: fn(&Loops) -> f64| {
+        Samples(loaded.loops.iter().map(value).collect()).figure(name, unit)
     };
     let loops = [
         per_run("cfcfs_hand_over_measured", "us", |run| run.hand_over_us),

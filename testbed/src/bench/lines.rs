@@ -5,6 +5,8 @@
 //! There, `workload` runs all cores of a leaf in one thread, a burst each in turn, and marks the current core
 //! by stores to known words. `trace` splits the accesses by core. `coherence` models unlimited private caches
 //! under MESI, the usual cache-coherence protocol. docs/explanation/performance.md has the results.
+//!
+//! A leaf is the scheduler process of a rack. Its dispatcher cores share a table of the workers' load reports.
 
 mod coherence;
 mod trace;
@@ -26,7 +28,7 @@ pub use workload::Replies;
 use workload::{CountedBursts, Failure, Plan};
 
 /// Interval of reads of the trace. The pipe holds valgrind's output of a few intervals.
-const GATHERING: Duration = Duration::from_millis(1);
+const READ_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Arguments of `bench-lines`.
 #[derive(Args, Clone, Debug)]
@@ -90,7 +92,7 @@ pub struct Rates {
 
 impl Rates {
     /// Divides the moves by the number of packets.
-    fn of(moves: Moves, packets: u64) -> Self {
+    fn per_packet(moves: Moves, packets: u64) -> Self {
         let rate = |count: u64| count as f64 / packets.max(1) as f64;
         Self { transfers: rate(moves.transfers), upgrades: rate(moves.upgrades) }
     }
@@ -113,9 +115,12 @@ pub struct BothRates {
 
 impl BothRates {
     /// Divides the moves of both orders by the number of packets.
-    fn of(both: OrderPair, packets: u64) -> Self {
+    fn per_packet(both: OrderPair, packets: u64) -> Self {
         let OrderPair { in_turn, at_once } = both;
-        Self { in_turn: Rates::of(in_turn, packets), at_once: Rates::of(at_once, packets) }
+        Self {
+            in_turn: Rates::per_packet(in_turn, packets),
+            at_once: Rates::per_packet(at_once, packets),
+        }
     }
 }
 
@@ -231,8 +236,10 @@ fn row(plan: &Plan, top: usize) -> Result<Row, Failure> {
         replies: plan.replies,
         packets,
         reply_packets: replies,
-        lines: BothRates::of(costs.all, packets),
-        sections: sections.map(|(name, both)| (name, BothRates::of(both, packets))).collect(),
+        lines: BothRates::per_packet(costs.all, packets),
+        sections: sections
+            .map(|(name, both)| (name, BothRates::per_packet(both, packets)))
+            .collect(),
         top: costs.lines.iter().take(top).map(|line| describe(line, packets)).collect(),
     })
 }
@@ -268,7 +275,7 @@ struct PipeReader<R>(R);
 
 impl<R: Read> Read for PipeReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        std::thread::sleep(GATHERING);
+        std::thread::sleep(READ_INTERVAL);
         self.0.read(into)
     }
 }
@@ -311,7 +318,7 @@ fn describe(line: &LineCost, packets: u64) -> Line {
     let addresses: Vec<_> = line.instructions.keys().copied().collect();
     let all = line.instructions.values().sum::<u64>().max(1) as f64;
     let mut functions = BTreeMap::<String, u64>::new();
-    for (address, name) in addresses.iter().zip(names(&addresses)) {
+    for (address, name) in addresses.iter().zip(function_names(&addresses)) {
         *functions.entry(name).or_default() += line.instructions[address];
     }
     let mut functions: Vec<_> = functions.into_iter().collect();
@@ -320,13 +327,13 @@ fn describe(line: &LineCost, packets: u64) -> Line {
     Line {
         section: line.section.clone(),
         offset: line.offset,
-        lines: BothRates::of(line.moves, packets),
+        lines: BothRates::per_packet(line.moves, packets),
         functions: functions.into_iter().map(|(name, count)| (name, count as f64 / all)).collect(),
     }
 }
 
 /// Finds the innermost functions of this program's instructions by addr2line. Falls back to the addresses.
-fn names(addresses: &[u64]) -> Vec<String> {
+fn function_names(addresses: &[u64]) -> Vec<String> {
     let digits: Vec<_> = addresses.iter().map(|address| format!("{address:#x}")).collect();
     let named = || {
         let program = std::env::current_exe().ok()?;

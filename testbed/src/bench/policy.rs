@@ -28,9 +28,9 @@ use wedjat::policy::{CATALOGUE, Core, Dispatcher, Pick, Rng, Runs, Task};
 use wedjat::state::{Load, Member, Report, View};
 
 /// Repetitions of a measurement. The minimum counts, because disturbances only add time. Each round covers
-/// all subjects, since a shared machine may be slow for a second or more, with [`REPEATS`] measurements of
-/// each in a row.
+/// all subjects, since a shared machine may be slow for a second or more.
 const ROUNDS: usize = 7;
+/// Number of measurements of a subject in a row, in each round.
 const REPEATS: usize = 3;
 /// Number of random values that select tasks to complete. They are drawn before the clock starts.
 const DRAWS: usize = 1 << 14;
@@ -122,9 +122,11 @@ impl Chooser for Policy {
     }
 }
 
-/// Subject without work, for the cost of the surrounding loop.
+/// Subject without work, for the cost of the surrounding loop. Chooses the members in turn.
 struct NullPolicy {
+    /// Last chosen member.
     next: u16,
+    /// Number of members.
     members: u16,
 }
 
@@ -178,6 +180,7 @@ const SAMPLING: &str = "-sampling-2";
 /// a leaf, it reads its own counts of outstanding tasks, and updates the structure only if a count has
 /// changed.
 struct Sampling<P> {
+    /// The structure.
     plain: P,
     /// Number of outstanding tasks (sent and not yet completed) at each member.
     outstanding: Vec<u16>,
@@ -222,6 +225,7 @@ impl<P: Plain> Chooser for Sampling<P> {
 
 /// Slice aligned to a cache line. Otherwise, the allocator would decide whether vectors straddle lines.
 struct Aligned<T> {
+    /// Padding, then the values of the slice.
     all: Vec<T>,
     /// Index of the first value that belongs to the slice. The values before it are padding.
     start: usize,
@@ -261,6 +265,7 @@ impl<T> DerefMut for Aligned<T> {
 struct Scan {
     /// Queue of each member; 255 stands for longer ones, too.
     queues: Aligned<u8>,
+    /// Vector instructions of this machine.
     vectors: pulp::Arch,
     rng: Rng,
 }
@@ -307,6 +312,7 @@ struct SpeedScan {
     times: Aligned<u16>,
     /// True for each member of half the speed.
     slow: Vec<bool>,
+    /// Vector instructions of this machine.
     vectors: pulp::Arch,
     rng: Rng,
 }
@@ -320,6 +326,7 @@ impl SpeedScan {
     /// Returns the member where the next task takes the least time.
     fn soonest(&mut self) -> usize {
         let times = &*self.times;
+        // Scales 32 random bits to an index.
         let bits = u64::from(self.rng.next_u64() as u32);
         let start = ((bits * times.len() as u64) >> 32) as usize;
         self.vectors.dispatch(|| {
@@ -841,7 +848,7 @@ mod tests {
 
     /// Scan and heap choose the only short queue first.
     #[test]
-    fn structures_beside_the_policies_are_right() {
+    fn scan_and_heap_choose_the_shortest_queue() {
         let mut scan = Scan {
             queues: Aligned::new(&[3; 100]),
             vectors: pulp::Arch::new(),
@@ -856,14 +863,14 @@ mod tests {
         for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
             chooser.choose(&mut chosen);
             assert_eq!(chosen[..2], [pick(70), pick(70)]);
-            // All queues are 3 now, so the other 30 tasks spread over the 100 members.
+            // All queues are 3 now, so the remaining 30 tasks spread over the 100 members.
             assert!(chosen[2..].iter().filter(|chosen| **chosen == pick(70)).count() <= 2);
         }
     }
 
     /// Scan and heap by speed prefer the only fast member.
     #[test]
-    fn structures_by_speed_are_right() {
+    fn scan_and_heap_prefer_the_fast_member() {
         let slow: Vec<bool> = (0..100).map(|member| member != 70).collect();
         let times: Vec<_> = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
         let times = Aligned::new(&times);
@@ -878,7 +885,7 @@ mod tests {
             // The time at the slow members is 8, at the fast one 4. Three more tasks keep the fast one below
             // 8.
             assert_eq!(chosen[..4], [pick(70); 4]);
-            // All times are 8 now, so the other tasks spread over the 100 members.
+            // All times are 8 now, so the remaining tasks spread over the 100 members.
             assert!(chosen[5..].iter().filter(|chosen| **chosen == pick(70)).count() <= 1);
         }
     }
@@ -886,7 +893,7 @@ mod tests {
     /// Samples bring the structure up to date with the counts of outstanding tasks.
     // promise: speed.2
     #[test]
-    fn samples_are_included() {
+    fn sampling_updates_the_structure() {
         let rng = Rng::seed_from_u64(1);
         let mut sampling =
             Sampling { plain: Heap::new(vec![2; 4], rng.clone()), outstanding: vec![0; 4], rng };

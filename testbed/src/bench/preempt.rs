@@ -1,6 +1,10 @@
 //! Benchmark of core sharing at a worker: response times of short tasks, throughput at saturation, and the costs of a
 //! switch and of a yield point.
 //!
+//! With sharing, several tasks are in progress on a worker's core, each for a *quantum* in turn, so that a short task
+//! need not wait for a long one. A *yield point* is a call in a task's handler at which the worker may switch to
+//! another task.
+//!
 //! It uses two CPUs: generator and agent on the first, in one loop, and one worker with a real workload on the second.
 //! The wire between generator and agent is a pair of rings in memory. Runs with and without sharing take turns.
 
@@ -128,7 +132,9 @@ fn percentile(mut samples: Vec<f64>, fraction: f64) -> f64 {
 
 /// Set-up for the measurements of one service.
 struct Bench<'a> {
+    /// Service times of the tasks, by class.
     service: &'a Service,
+    /// Workload of the worker.
     app: AnyApp,
     /// CPU of generator and agent, and CPU of the worker.
     cpus: [usize; 2],
@@ -155,6 +161,7 @@ impl Bench<'_> {
             warmup_s: if seconds > BURST_S { 0.1 } else { 0.0 },
             drain_s: 5.0,
             seed,
+            // Gives each run application ids of its own, so that late answers of another run do not count.
             run: 2 * seed as u32 + u32::from(shares),
             verify: true,
             records_tasks: true,
@@ -179,12 +186,14 @@ impl Bench<'_> {
                     .map_err(|error| error.to_string())?;
                 serve(&mut worker, &self.app, sharing, &stop).map_err(|error| error.to_string())
             });
+            // Until the agent has admitted the worker, or the worker has failed.
             while !agent.is_present(WorkerIdentity { id: 0, pool: 1 }) && !worker.is_finished() {
                 agent.poll(now());
             }
             let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
             let generator = Generator::new(&load, &target, 0, hz as f64, far, frames);
             let tally = generator.map(|mut generator| {
+                // Polls generator and agent in turn until the load is over.
                 drive::run(&mut generator, |at| _ = agent.poll(at), now, &AtomicBool::new(false));
                 generator.into_parts().2
             });
@@ -263,8 +272,10 @@ impl Bench<'_> {
                 all[index].push(percentile(responses.iter().map(|(_, us)| *us).collect(), 0.99));
             }
         }
-        let ratios =
-            |of: &[f64], to: &[f64]| median(of.iter().zip(to).map(|(of, to)| of / to).collect());
+        // Median of the rounds' ratios.
+        let ratios = |above: &[f64], below: &[f64]| {
+            median(above.iter().zip(below).map(|(above, below)| above / below).collect())
+        };
         let p99_us = p99.into_iter().zip(1..).map(|([without, with], class)| ClassFigure {
             class: self.service.class_name(class),
             times_lower: ratios(&without, &with),
@@ -298,6 +309,7 @@ fn serve_tasks(
                 .map_err(|error| error.to_string())?;
             worker.serve(sharing, handler).map_err(|error| error.to_string())
         });
+        // Admits the worker, as an agent does.
         while !channel.sender().is_granted() && !worker.is_finished() {
             let claim = channel.sender().claim();
             if claim != 0 {
@@ -355,6 +367,7 @@ fn switch_ns(cpu: usize) -> Result<f64, Failure> {
         let seq = task.ids().seq;
         let began = Cell::new(Instant::now());
         while !is_over.load(Acquire) {
+            // A changed value means that this task has just got the core.
             if current.swap(seq, Relaxed) != seq {
                 turns.fetch_add(1, Relaxed);
                 // The first task ends the measurement for both.

@@ -1,4 +1,5 @@
-//! Agents of the benchmarks of worker cores: one port, one pool, one region (the memory shared with the workers).
+//! Agents of the benchmarks of worker cores: one port, one pool, one region (the memory shared with the workers). An
+//! agent is the process of a worker host that receives tasks and gives them to worker cores.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,13 +40,13 @@ pub fn config(policy: &str, workers: u16) -> Result<AgentConfig, Failure> {
     Ok(AgentConfig::parse(Path::new("bench-host"), &text)?)
 }
 
-/// An agent, and the queue through which it learns of deaths.
+/// An agent, and the queue through which it learns that worker processes have died.
 pub type AssembledAgent<P, A> = (Agent<P, A>, Arc<ArrayQueue<Death>>);
 
 /// Creates the agent for the workers of `region`, on a clock of `ticks_hz` ticks per second.
 ///
 /// # Errors
-/// None: the state is in memory.
+/// If the agent's state cannot be created. It is in memory here, so this does not happen.
 pub fn agent<P, A>(
     config: &AgentConfig,
     port: P,
@@ -58,6 +59,7 @@ where
     A: Pool<Buf = P::Buf>,
 {
     let table = assembly::table(config, ticks_hz)?;
+    // Each worker has its channel of the region.
     let parts = assembly::parts(config, &table, |index| region.channel(index).into(), pool);
     let deaths = Arc::clone(&parts.deaths);
     let ports = [port].into_iter().zip(config.addresses([MAC])).collect();

@@ -1,5 +1,6 @@
 //! `wedjat-testbed agent`: an agent with its workers in one process, which run a real workload and send their
-//! replies themselves.
+//! replies themselves. An agent is the process of a worker host that receives tasks and gives them to worker cores. Its
+//! account is the report of packets and tasks at its end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,6 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let work = |_| {
         let app = app.clone();
         move |request: &Request<'_>, reply: &mut [u8]| {
+            // The yield point does nothing: a task runs to its end.
             Some(app.serve(request.payload, reply, &|| {}))
         }
     };

@@ -1,4 +1,4 @@
-//! `wedjat-testbed batch`: a synthetic batch job to run beside workers.
+//! `wedjat-testbed batch`: a synthetic batch job to run beside workers, on the time that they leave.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ pub struct Arguments {
     units: Option<u64>,
 }
 
-/// Works until the units are done or the process is ended. The environment variable of [`COUNTER`] names the
-/// file for its work counter.
+/// Works until the units are done or the process is ended, and then returns true. The environment variable of
+/// [`COUNTER`] names the file for its work counter.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let counter = std::env::var_os(COUNTER);
     arguments.batch.run(arguments.units, counter.as_deref().map(Path::new))?;

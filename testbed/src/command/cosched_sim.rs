@@ -65,7 +65,7 @@ struct Report {
     rows: Vec<ClusterReport>,
 }
 
-/// Simulates and prints the results.
+/// Simulates and prints the results. Returns true: no result is invalid.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let text = report(arguments)?;
     std::io::stdout().lock().write_all(text.as_bytes())?;

@@ -1,5 +1,8 @@
 //! `wedjat-testbed demo`: a leaf process under several policies and loads, with emulated clients and workers
-//! on both sides, and a report.
+//! on both sides, and a report. A leaf is the scheduler process of a rack of workers. A row of the report is one policy
+//! under one load.
+//!
+//! In emulated time, this process advances the leaf's clock (`emulated`); in real time, both run freely (`show`).
 
 use std::path::PathBuf;
 
@@ -147,8 +150,9 @@ mod show {
     use crate::command::rig::{Rig, RunSettings};
     use crate::command::{devices, leaves, ports, signals};
 
-    /// Names of the memif devices, the same in both processes.
+    /// Name of the memif device to the clients, the same in both processes.
     const CLIENTS: &str = "net_memif0";
+    /// Name of the memif device to the workers.
     const WORKERS: &str = "net_memif1";
     /// Ring options: 2^12 slots, room for 14 ms of 288,000 packets per second (the default workers at 90% load), so
     /// that pauses of the machine lose no packets. Buffers of 512 bytes fit a task, and all of them stay in the cache.
@@ -422,8 +426,8 @@ mod show {
     }
 }
 
-/// The demo in emulated time, on DPDK: a conductor in this process advances the leaf's clock. A short
-/// measurement in real time comes first.
+/// The demo in emulated time, on DPDK: a conductor in this process emulates clients and workers, and advances the
+/// leaf's clock. A short measurement in real time comes first.
 mod emulated {
     use std::fs;
     use std::path::Path;
@@ -508,6 +512,7 @@ mod emulated {
                 racks: Some(arguments.workers.to_string()),
                 service: Some(arguments.service.to_string()),
                 tasks: Some(arguments.tasks.to_string()),
+                // Makes the model act like a leaf process.
                 digest: Some("yes".to_owned()),
                 ..SimArgs::default()
             };

@@ -1,11 +1,12 @@
-//! Devices and CPUs of the subcommands with ports.
+//! Devices and CPUs of the subcommands with ports: memif devices to a leaf process, the CPUs of both sides, and the
+//! poll loop.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Failure;
 
-/// Polls between two checks for signals.
+/// Number of polls between two checks for signals.
 const POLLS_PER_CHECK: u32 = 64;
 
 /// Pins the calling thread to a CPU, if one is given. Logs a warning if that fails.

@@ -1,4 +1,6 @@
-//! `wedjat-testbed drive`: generator and workers around a leaf or an agent, in one loop on one core.
+//! `wedjat-testbed drive`: generator and workers around a leaf or an agent, in one loop on one core. The leaf
+//! (scheduler of a rack) or agent (scheduler of a worker host) is another process. The workers are an emulated rack on
+//! a port of its own, or attach to the agent.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -183,7 +185,6 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
             .map_err(|error| format!("{}: {error}", arguments.results.option()))?;
         load.records_tasks = true;
     }
-    // The leaf or the agent is in another process.
     let settings = RunSettings {
         addresses,
         udp_port: arguments.udp_port,

@@ -1,5 +1,6 @@
 //! `wedjat-testbed fabric`: a whole fabric (spines, leaves, agents and controllers) in emulated time, under
-//! failures.
+//! failures. Spines distribute tasks over leaves, leaves over the worker hosts of their rack, and the agents of these
+//! hosts over worker cores. Controllers store the desired state of all of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         fs::create_dir_all(folder)
             .map_err(|error| format!("--report {}: {error}", folder.display()))?;
     }
+    // Controller processes, which run in real time beside the fabric.
     let real = match arguments.controllers {
         Controllers::Etcd if !has_etcd() => {
             return Err("--controllers etcd: etcd is not installed; install etcd-server, or give --controllers file".into());

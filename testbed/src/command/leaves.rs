@@ -1,6 +1,7 @@
 //! Leaf processes in lockstep, one after another: the conductor, which is this process, emulates everything
 //! around the leaf and advances its clock from turn to turn. In a turn, the leaf polls until no packet moves. Two
-//! memif devices connect each leaf to this process.
+//! memif devices connect each leaf to this process. A leaf is the scheduler process of a rack. In lockstep, its clock
+//! stops while the conductor works.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,8 +45,11 @@ pub struct Leaves {
     // Drop order: ports before their devices, devices before the pool and EAL.
     /// Ports to the clients and to the workers; `None` while a run has them.
     ports: Option<(QueuePort, QueuePort)>,
+    /// Device on the clients' side.
     clients: Device,
+    /// Device on the workers' side.
     workers: Device,
+    /// Pool of packet buffers, and EAL.
     environment: Environment,
     /// Command of the leaf.
     binary: PathBuf,
@@ -96,6 +100,7 @@ impl Leaves {
         let mut leaf =
             NodeProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
         let node = self.wait_for_leaf(&mut conductor, &mut leaf)?;
+        // The conductor may move to the leaf's CPU, if turns are shorter there.
         let process = Process::new(conductor, node).on(self.leaf_core, self.core);
         let result = self.run_lockstep(config, &addresses, process);
         // The error of a dead leaf explains more than that of the conductor.

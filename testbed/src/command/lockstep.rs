@@ -1,6 +1,7 @@
 //! `wedjat-testbed lockstep`: leaf processes on real ports in emulated time, with the simulator's flags. A
 //! conductor in this process emulates clients, network and workers, and advances the time from event to
-//! event. With several racks or with faults, all nodes may run in this process.
+//! event. With several racks or with faults, all nodes may run in this process. A leaf is the scheduler process of a
+//! rack. Equal seeds give equal runs, so that each can be compared with the simulator task by task.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -199,7 +200,7 @@ impl Arguments {
         Results::open(&self.results)
     }
 
-    /// Adds an outcome to the results.
+    /// Adds an outcome to the results, if there are any. The result of an unstable run is invalid.
     fn add_result(
         &self,
         results: &mut Option<Results>,
@@ -230,6 +231,7 @@ fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
         let (mut outcome, report) = fabric::run(&config)?;
         arguments.add_result(&mut results, rows.len() + 1, &subject, &mut outcome)?;
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
+        // Leaves signal their average loads to the spine, and whether they have idle workers.
         let ((idle, repeated), tasks) = (report.idle_signals, outcome.tasks as f64);
         log::info!(
             "{name}: messages per task: {:.3} loads, {:.3} idle signals, and {:.3} repeated idle signals",

@@ -1,4 +1,5 @@
-//! Ports of a build without DPDK: types without values, and functions that fail with an explanation.
+//! Ports of a build without DPDK: types without values, and functions that fail with an explanation. This file replaces
+//! `ports.rs`, so that the subcommands compile in both builds.
 
 use std::path::PathBuf;
 use std::sync::Arc;

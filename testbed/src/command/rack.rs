@@ -1,4 +1,5 @@
-//! `wedjat-testbed rack`: a rack of workers on a port of its own.
+//! `wedjat-testbed rack`: a rack of emulated workers on a port of its own, for a leaf (the scheduler process of a rack)
+//! at its other end. The workers belong to servers, each with one IP address.
 
 use std::net::IpAddr;
 

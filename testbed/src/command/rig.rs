@@ -1,5 +1,6 @@
 //! Generator and workers in this process, with the leaf or agent between them in another process. The generator
-//! uses a DPDK device. So do the workers, unless they attach to the agent.
+//! uses a DPDK device. So do the workers, unless they attach to the agent as *stand-ins*: emulated workers that use an
+//! agent's memory like real ones. The commands `demo` and `drive` use this module.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,10 +63,13 @@ pub struct Rig {
     worker_port: Option<QueuePort>,
     /// Response times of the loopback; `None` before the first run.
     floor: Option<LatencySummary>,
+    /// Device on the clients' side.
     client: Device,
+    /// Device on the workers' side; `None` if the workers attach to an agent.
     worker: Option<Device>,
     environment: Environment,
-    /// Number of runs so far. Each run draws other random numbers.
+    /// Number of runs so far. The application ids of tasks depend on it, so that late answers of an earlier run do not
+    /// count.
     runs: u32,
 }
 
@@ -152,7 +156,7 @@ impl Rig {
         let (generator, workers) = std::thread::scope(|scope| {
             let running = scope.spawn(|| run(generator, workers, settings.core, eal, stop));
             if let Some(node) = &mut node {
-                nodes::look_while(node, || !running.is_finished());
+                nodes::read_while(node, || !running.is_finished());
             }
             running.join().map_err(|_| Failure::from("generator and workers panicked"))
         })??;
@@ -177,6 +181,7 @@ impl Rig {
             .into());
         }
         let mut report = Report::new(&load, &tally, &slices, self.floor, manifest);
+        // Adds the reasons why the workers make the run invalid.
         drive::judge(&mut report, &rack_report);
         Ok((report, rack_report))
     }

@@ -1,4 +1,5 @@
-//! `wedjat-testbed worker`: workers at an agent of this host, which run a real workload.
+//! `wedjat-testbed worker`: workers at an agent of this host, which run a real workload. The agent gives them tasks
+//! through a region (shared memory). With sharing, several tasks are in progress on a core, each for a quantum in turn.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -277,6 +278,7 @@ fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir
         None => Some(RocksDb::scratch()?),
     };
     let temporary_path = temporary_folder.as_ref().map(|folder| folder.path().to_owned());
+    // One of the two is given.
     let path = arguments.db.clone().or(temporary_path).unwrap_or_default();
     let app = RocksDb::open(&path)?;
     let [get_us, scan_us] = app.pace(now_ns());

@@ -275,7 +275,9 @@ fn keys(history: &History) -> Vec<Violation> {
 
 /// Version in an answer or a first message, with its interval.
 struct Stamp<'a> {
+    /// Time of the request.
     began_ns: u64,
+    /// Time of the answer.
     ended_ns: u64,
     version: u64,
     source: CallSource<'a>,
@@ -292,7 +294,7 @@ impl fmt::Display for Stamp<'_> {
     }
 }
 
-/// Returns the operations (key and index) whose setting several commands or additions give the key. Such a
+/// Returns the operations, by key and index, whose value for a setting another operation on the key sets too. Such a
 /// command may change nothing, and then returns the version of another change.
 fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
     let mut first_index = HashMap::<_, usize>::new();
@@ -571,7 +573,7 @@ mod tests {
 
     impl History {
         /// Creates a history of these operations.
-        fn of(operations: impl IntoIterator<Item = Operation>) -> Self {
+        fn from_operations(operations: impl IntoIterator<Item = Operation>) -> Self {
             let mut history = Self::default();
             history.operations.extend(operations);
             history
@@ -604,17 +606,17 @@ mod tests {
     /// Returns a correct history: changes of a leaf and a pool, and the reads of clients and a follower. The change
     /// without an answer took effect, as version 3.
     fn right() -> History {
-        let both = |queue| vec![(LEAF, leaf(1)), (POOL, pool(queue))];
-        History::of([
+        let entities = |queue| vec![(LEAF, leaf(1)), (POOL, pool(queue))];
+        History::from_operations([
             done(POOL, Change::Add(pool(5)), 10, 1),
             done(LEAF, Change::Add(leaf(1)), 20, 2),
             command(LEAF, Change::Add(leaf(2)), (30, 35), Answer::Present),
             unknown(POOL, Change::Set(Field::Queue, 6), 40),
             done(POOL, Change::Set(Field::Queue, 7), 70, 4),
         ])
-        .with_read(50, 2, both(5))
-        .with_read(60, 3, both(6))
-        .with_read(80, 4, both(7))
+        .with_read(50, 2, entities(5))
+        .with_read(60, 3, entities(6))
+        .with_read(80, 4, entities(7))
         .updates([update(1, 15, 1, 5), update(1, 65, 3, 6), update(1, 76, 4, 7)])
     }
 

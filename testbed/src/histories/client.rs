@@ -49,6 +49,7 @@ const COMMON: u16 = 1;
 /// Largest queue limit in a command.
 const QUEUE_MAX: u64 = 60_000;
 
+/// gRPC client of a controller.
 type Client = FabricClient<Channel>;
 
 /// State that clients and followers share: the controllers under test, and the history of their answers.
@@ -86,6 +87,7 @@ async fn connect(socket: &Path) -> Result<Client, String> {
 /// unknown.
 fn refusal(status: &Status) -> Answer {
     let (code, reason) = (status.code(), status.message().to_owned());
+    // Parses the number behind the words `version is`.
     let version = || {
         let digits = reason.split_once("version is ")?.1;
         let end = digits.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(digits.len());
@@ -447,6 +449,7 @@ impl RunState {
         let asked_ns = self.now_ns();
         let mut client = connect(&self.sockets[controller]).await?;
         let (requests, request_stream) = mpsc::channel(4);
+        // The first message names the node, its process, and the newest position that it has received.
         let first = Message::Hello(hello(follower.node, follower.process, follower.newest));
         let send = |message| requests.send(FollowRequest { message: Some(message) });
         send(first).await.map_err(|error| error.to_string())?;
@@ -475,9 +478,10 @@ fn command(text: &str, if_version: Option<u64>) -> Result<Request, String> {
     Ok(Request::Command { text: text.to_owned(), key, change, if_version })
 }
 
-/// Process of a node that follows.
+/// Process of a node that follows the controllers: it receives its desired state from the leader.
 struct Follower {
     node: NodeId,
+    /// Unique number of the process.
     process: u64,
     /// Its desired state, as received.
     view: View,
@@ -495,8 +499,9 @@ impl Follower {
         }
     }
 
-    /// Applies a message as a node does. Returns its record. The inner error is the reason why a node refuses
-    /// an older message, the outer one that of an invalid message.
+    /// Applies a message as a node does: a snapshot replaces the view, any other message changes it. Returns the
+    /// message's record. The inner error is the reason why a node refuses an older message, the outer one that of an
+    /// invalid message.
     fn apply(&mut self, message: FollowReply) -> Result<(Update, Result<(), String>), String> {
         let (version, term) = (message.version, message.term);
         let position = Position { version, term };

@@ -289,6 +289,7 @@ impl Cluster {
         }
         let command = match (host, self.store) {
             (Host::Member(index), _) => {
+                // Arguments: the member's index, its folder, its URLs for clients and members, the URLs of all members.
                 let member_command = etcd(
                     index,
                     self.folder.path(),
@@ -332,7 +333,7 @@ impl Cluster {
         }
     }
 
-    /// Starts or stops dropping all packets from one host to another.
+    /// Starts or stops dropping all packets from one host to another, by a routing rule of this process, the router.
     ///
     /// # Errors
     /// If the system refuses.

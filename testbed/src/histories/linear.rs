@@ -102,8 +102,10 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
     }
 }
 
-/// Open calls of all configurations: those with an answer later in the history, and those without one.
+/// Open calls of all configurations: those with an answer later in the history, and those without one. A call is open
+/// from its request to its answer.
 struct OpenCalls<'a, M: Model> {
+    /// All calls of the history.
     calls: &'a [Interval<M::Call>],
     answered: BTreeSet<usize>,
     unanswered: BTreeSet<usize>,
@@ -289,11 +291,12 @@ mod tests {
 
     #[test]
     fn concurrent_calls_may_take_either_order() {
-        let both = |first, second| {
+        // Two concurrent writes, then two consecutive reads of these values.
+        let history = |first, second| {
             [write(1, 0, 10), write(2, 0, 10), read(first, 11, 12), read(second, 13, 14)]
         };
-        assert!(is_linearizable(&both(1, 1)) && is_linearizable(&both(2, 2)));
-        assert!(!is_linearizable(&both(1, 2)));
+        assert!(is_linearizable(&history(1, 1)) && is_linearizable(&history(2, 2)));
+        assert!(!is_linearizable(&history(1, 2)));
         // A read during a write may see the old or the new value, but no later read may go back.
         assert!(is_linearizable(&[write(1, 0, 10), read(0, 1, 2), read(1, 3, 4)]));
         assert!(!is_linearizable(&[write(1, 0, 10), read(1, 1, 2), read(0, 3, 4)]));
@@ -315,8 +318,9 @@ mod tests {
     /// 300 open writes have 2^300 subsets; the search must not try them.
     #[test]
     fn many_calls_without_answer_stay_cheap() {
-        let mut calls: Vec<_> = (0..300).map(|at| write(at + 10, u64::from(at), None)).collect();
-        calls.extend((0..200).map(|at| read(0, 3000 + 2 * at, 3001 + 2 * at)));
+        let mut calls: Vec<_> =
+            (0..300).map(|number| write(number + 10, u64::from(number), None)).collect();
+        calls.extend((0..200).map(|number| read(0, 3000 + 2 * number, 3001 + 2 * number)));
         assert!(is_linearizable(&calls));
         // The writes have the values 10 to 309. A read of the last one is possible, a read of 5 is not.
         calls.push(read(309, 9000, 9001));

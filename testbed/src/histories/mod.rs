@@ -132,6 +132,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
         .collect();
     let end = offset + setting.time;
     let stop_nemesis = AtomicBool::new(false);
+    // Clients and followers are asynchronous tasks of this thread. The nemesis has a thread of its own.
     let (injected, (settled, longest_gap)) = std::thread::scope(|scope| {
         let nemesis = Nemesis {
             cluster: &cluster,

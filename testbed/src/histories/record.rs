@@ -419,10 +419,10 @@ impl fmt::Display for Operation {
 
 impl fmt::Display for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = seconds(self.at_ns);
+        let received = seconds(self.at_ns);
         match self.asked_ns {
-            Some(asked) => write!(f, "{:9.4} s to {at:9.4} s: ", seconds(asked))?,
-            None => write!(f, "{at:9.4} s: ")?,
+            Some(asked) => write!(f, "{:9.4} s to {received:9.4} s: ", seconds(asked))?,
+            None => write!(f, "{received:9.4} s: ")?,
         }
         write!(
             f,

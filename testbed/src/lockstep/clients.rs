@@ -17,6 +17,7 @@ const APP: u32 = 1;
 /// Clients on one port.
 pub struct Clients<P: Port, L> {
     port: P,
+    /// Source of packet buffers.
     pool: L,
     /// Parser of received packets, which also writes the answers to ARP requests.
     host: Host,
@@ -90,6 +91,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
             let verified = buf.checksums_verified();
             match self.host.receive(&mut buf, verified) {
                 FrameKind::Answer(answer) => {
+                    // `id`: application and number of the task.
                     let number = answer.id.map_or(u32::MAX, |(_, number)| number);
                     on_answer(number, &answer)?;
                 }

@@ -74,7 +74,8 @@ pub struct Report {
     pub chosen_after_ns: BTreeMap<usize, u64>,
     /// Signals (idleness and average load) sent by leaves, without heartbeats.
     pub signals: u64,
-    /// Number of idle signals among them, and number of idle signals that repeat the leaf's previous one.
+    /// Number of idle signals among them, which say that a leaf now has idle workers or no longer has any; and number
+    /// of idle signals that repeat the leaf's previous one.
     pub idle_signals: (u64, u64),
     /// Counters of each node: the spine first, then the leaves.
     pub counted: Vec<BTreeMap<&'static str, u64>>,
@@ -120,7 +121,7 @@ struct Run<'a> {
     slots: Vec<Option<u32>>,
     /// Packets of signals in flight, by the event's packed signal.
     signals: HashMap<u64, Vec<u8>>,
-    /// Last idle signal of each rack.
+    /// Code of the last idle signal of each rack.
     last_idle_signal: HashMap<usize, u8>,
     report: Report,
 }
@@ -278,6 +279,7 @@ impl<'a> Run<'a> {
             if open.0 != remaining + in_system {
                 open = (remaining + in_system, now);
             }
+            // The run ends a fixed time after the last task, or after a stall.
             let has_stalled = remaining == 0 && now - open.1 >= from_ns(STALL_NS);
             let timers = self.nodes.iter().filter(|node| node.local.is_some());
             let timer = timers.map(|node| from_ns(node.line.timer_ns)).min().unwrap_or(u64::MAX);

@@ -1,4 +1,5 @@
-//! Addresses and configuration of a leaf in lockstep, derived from the simulator's configuration.
+//! Addresses and configuration of a leaf in lockstep, derived from the simulator's configuration. The layout of a rack
+//! says which worker is on which server; all servers of a layout have the same number of workers.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -47,6 +48,7 @@ impl LeafAddresses {
         let workers = config.speeds.len();
         // The number of workers of a server divides the length of every run of workers with one speed.
         let group = config.speeds.chunk_by(|a, b| a == b).map(<[f64]>::len).reduce(gcd);
+        // Workers of each server.
         let each = match group.unwrap_or(1) {
             all if all == workers && workers.is_multiple_of(SERVERS) => workers / SERVERS,
             size => size,

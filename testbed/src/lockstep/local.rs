@@ -72,6 +72,8 @@ impl LocalLeaf {
         // MAC addresses of ports without a configured one.
         let macs = (0..).map(|port| Mac([2, 0, 0, 0, port, 1]));
         let hz = ClockFile::TICKS_HZ;
+        // The table is the memory of the node's counters and state. The stages are the packet path of each core. The
+        // control sends changes to the cores as commands.
         let table = assembly::table(config, hz).map_err(|error| error.to_string())?;
         let membership = Membership::of(config);
         let stages = assembly::stages(config, &membership, macs, &table);
@@ -79,6 +81,7 @@ impl LocalLeaf {
         let (control, commands) = assembly::cores(&stages, &table);
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (mut clients, mut workers) = (Vec::new(), Vec::new());
+        // Creates a core on the near ends of two wires, and collects the far ends.
         let core = |(stages, commands)| {
             let ((near_clients, far_clients), (near_workers, far_workers)) =
                 (pair(DEPTH, &pool), pair(DEPTH, &pool));
@@ -133,7 +136,7 @@ pub struct SpreadingEnd {
 }
 
 impl SpreadingEnd {
-    /// Sets if replies reach the core that sent the task (true), or any core (false).
+    /// Sets whether replies reach the core that sent the task (true), or any core (false).
     pub fn set_steered(&mut self, steered: bool) {
         self.cores.steered = steered;
     }
@@ -210,7 +213,7 @@ impl LocalAgent {
     /// If the configuration is invalid.
     pub fn new(config: &AgentConfig, frames: usize) -> Result<(Self, RingPort, FramePool), String> {
         let pool = FramePool::new(frames, FRAME_BYTES);
-        let (agent, far) = Self::of(config, &pool, None)?;
+        let (agent, far) = Self::with_pool(config, &pool, None)?;
         Ok((agent, far, pool))
     }
 
@@ -218,7 +221,7 @@ impl LocalAgent {
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn of(
+    pub fn with_pool(
         config: &AgentConfig,
         pool: &FramePool,
         settings: Option<Settings>,
@@ -228,6 +231,7 @@ impl LocalAgent {
         let region = WorkerRegion::heap_for(&host.identities(), host.shape());
         let region = Arc::new(region.map_err(|error| error.to_string())?);
         let (near, far) = pair(DEPTH, pool);
+        // Returns the agent's end of a worker's channel.
         let link = |channel| region.channel(channel).into();
         let mut parts = agent::parts(config, &table, link, pool.clone());
         if let Some(settings) = settings {

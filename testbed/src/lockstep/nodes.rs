@@ -2,7 +2,8 @@
 //! packets.
 //!
 //! Each node is an agent with its own port, packets, queue and timers. All other agents of the rack are its peers. Its
-//! workers attach to the agent's memory, take tasks, and answer after the model's service time. A packet from
+//! workers attach to the agent's memory: each claims a channel, its pair of rings for tasks and answers. They take
+//! tasks, and answer after the model's service time. A packet from
 //! one node reaches the next after the model's delay. A node gets a turn for each packet, timer and answer. In a turn
 //! it polls until no packet moves. The order of events, the streams of random numbers and the nodes' settings
 //! ([`crate::sim::nodes::settings`]) are those of the model.
@@ -53,7 +54,7 @@ pub struct RunDetails {
     pub outcome: Outcome,
     /// Learned state of each node at the end.
     pub peers: Vec<Peers>,
-    /// Errors in the nodes' ledgers.
+    /// Errors in the nodes' ledgers (their accounts of packets) and in the number of answers.
     pub faults: Vec<String>,
 }
 
@@ -146,7 +147,7 @@ impl Node {
         let settings = settings(config, index, 0, 0);
         agent.seed = Some(settings.seed);
         let pool = FramePool::new(FRAMES, FRAME_BYTES);
-        let (local, far) = LocalAgent::of(&agent, &pool, Some(settings))?;
+        let (local, far) = LocalAgent::with_pool(&agent, &pool, Some(settings))?;
         let attach = |channel| match local.region().claim(channel) {
             Ok(Some(end)) => Ok(Worker { end, tasks: Vec::new() }),
             _ => Err(format!("worker {channel} of node {index} has no free place")),
@@ -265,6 +266,7 @@ impl<'a> Run<'a> {
         let (node, now) = (node as usize, self.engine.now);
         // The worker reports a task's own time, without the quanta of tasks that share its core, as in the model.
         let service_ns = to_ns(if is_shared { service } else { now - started });
+        // The error if no worker of the node has the task.
         let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(now) };
         let taken = self.nodes[node].workers.iter_mut().find_map(|Worker { end, tasks }| {
             let place = tasks.iter().position(|(taken, _)| *taken == number)?;

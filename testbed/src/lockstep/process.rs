@@ -8,7 +8,7 @@ use wedjat::clock::{Conductor, Line, TurnError};
 
 use super::Scheduler;
 
-/// Number of turns over which a CPU's speed is measured.
+/// Number of turns of a window, over which a CPU's speed is measured.
 const WINDOW: u32 = 512;
 /// Number of windows after which the unused CPU is measured again. About 1% of the turns serve to measure.
 const TRY_AFTER: u32 = 96;
@@ -64,7 +64,7 @@ struct CpuChoice {
     cpus: [usize; 2],
     /// Index of the current CPU.
     current: usize,
-    /// Duration of the last window on each CPU.
+    /// Duration of the last window on each CPU; `None` before the first one.
     durations: [Option<Duration>; 2],
     /// Turns in the current window.
     turns: u32,
@@ -125,6 +125,7 @@ mod tests {
     fn better_cpu_is_chosen_and_the_other_retried() {
         let mut cpu_choice = CpuChoice::new([0, 1]);
         let mut durations = [Duration::from_millis(9), Duration::from_millis(2)];
+        // Simulates `count` windows, each as long as `durations` says for its CPU. Returns the number on each CPU.
         let mut windows = |durations: &[Duration; 2], count: u32| {
             let mut uses = [0_u32; 2];
             for _ in 0..count {

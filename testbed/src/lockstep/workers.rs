@@ -1,4 +1,5 @@
-//! Workers of a lockstep run, on one port. They receive tasks, and send replies written into the tasks' buffers.
+//! Workers of a lockstep run, on one port. They receive tasks, and send replies written into the tasks' buffers. The
+//! conductor, the code that plays the scheduler's surroundings, decides when each reply is due.
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
@@ -23,7 +24,9 @@ pub struct Packet<B> {
 /// Workers on one port.
 pub struct Workers<P: Port> {
     port: P,
+    /// Addresses of the servers, with the layout of their workers.
     address: RackPort,
+    /// Received packets; empty between calls.
     incoming: Burst<P::Buf>,
     /// Number of tasks whose worker the leaf estimated to be idle.
     idle_picks: u64,
@@ -123,7 +126,7 @@ impl<P: Port> Workers<P> {
     }
 }
 
-/// Sends one packet.
+/// Sends one packet. Fails if the port has no room: the scheduler is quiet, so its queue must be empty.
 pub(super) fn send<P: Port>(
     port: &mut P,
     buf: P::Buf,

@@ -1,4 +1,5 @@
-//! Parser of the frames that arrive at a rack's port: the servers are hosts behind one MAC address.
+//! Parser of the frames that arrive at a rack's port: the servers are hosts behind one MAC address. The emulated rack
+//! and the workers of a lockstep run use it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

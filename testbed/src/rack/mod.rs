@@ -67,6 +67,7 @@ impl Default for Options {
 /// The rack on one port.
 pub struct Rack<P: Port> {
     port: P,
+    /// Addresses of the port and of the servers behind it.
     address: RackPort,
     options: Options,
     queues: Queues<Task<P::Buf>>,
@@ -95,6 +96,7 @@ pub struct Rack<P: Port> {
 /// A task at its worker: the packet and its parsed fields.
 struct Task<B> {
     buf: B,
+    /// Position of the datagram in the packet.
     segment: Segment,
     header: Header,
     service_ns: u32,
@@ -157,6 +159,7 @@ impl<P: Port> Rack<P> {
     fn send_messages(&mut self, now: u64) {
         let Self { leaves, port, address, queues, alive, .. } = self;
         let Some(leaves) = leaves else { return };
+        // Returns a worker's number of tasks; `None` for a dead worker.
         let tasks = |identity: WorkerIdentity| {
             let worker = address.layout.place_of(identity.id)?;
             let tasks = queues.len_at(worker).min(u32::from(u16::MAX)) as u16;
@@ -195,7 +198,7 @@ impl<P: Port> Rack<P> {
         let reply = Reply { worker, left: done.left, service_ns: task.service_ns };
         reply.write(task.buf.bytes_mut(), task.segment.at.into(), &task.header, self.address.mac);
         self.replies.burst.push(task.buf);
-        self.replies.due.push(done.at);
+        self.replies.due.push(done.done_at);
     }
 
     /// Sends the replies. Returns false if the device did not accept all of them; the next poll offers the

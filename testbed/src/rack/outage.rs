@@ -1,4 +1,5 @@
-//! Workers that die and return, to test the leaf's response.
+//! Workers of an emulated rack that die and return at planned times, to test the leaf's response. The caller applies
+//! the events between its polls.
 
 use std::str::FromStr;
 

@@ -44,7 +44,7 @@ pub struct CompletedTask<T> {
     /// Worker that served the task.
     pub worker: u16,
     /// Time of completion.
-    pub at: u64,
+    pub done_at: u64,
     /// Number of tasks that the worker still has at that time, queued and running.
     pub left: u32,
 }
@@ -103,8 +103,8 @@ impl<T> Queues<T> {
     #[inline]
     pub fn pop(&mut self, now: u64) -> Option<CompletedTask<T>> {
         let mut running = self.running.peek_mut()?;
-        let Reverse((at, worker)) = *running;
-        if at > now {
+        let Reverse((done_at, worker)) = *running;
+        if done_at > now {
             return None;
         }
         let queue = &mut self.workers[usize::from(worker)].queue;
@@ -115,13 +115,13 @@ impl<T> Queues<T> {
             None => drop(PeekMut::pop(running)),
         }
         self.len -= 1;
-        Some(CompletedTask { task, worker, at, left: queue.len() })
+        Some(CompletedTask { task, worker, done_at, left: queue.len() })
     }
 
     /// Returns the time of the next completion.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
-        self.running.peek().map(|Reverse((at, _))| *at)
+        self.running.peek().map(|Reverse((done_at, _))| *done_at)
     }
 
     /// Discards all tasks of `worker`. Returns their number.
@@ -150,9 +150,9 @@ mod tests {
         assert_eq!((queues.len_at(0), queues.next()), (2, Some(13)));
         assert_eq!(queues.pop(12), None);
         let mut done = || queues.pop(u64::MAX).unwrap();
-        assert_eq!(done(), CompletedTask { task: 'c', worker: 1, at: 13, left: 0 });
-        assert_eq!(done(), CompletedTask { task: 'a', worker: 0, at: 15, left: 1 });
-        assert_eq!(done(), CompletedTask { task: 'b', worker: 0, at: 20, left: 0 });
+        assert_eq!(done(), CompletedTask { task: 'c', worker: 1, done_at: 13, left: 0 });
+        assert_eq!(done(), CompletedTask { task: 'a', worker: 0, done_at: 15, left: 1 });
+        assert_eq!(done(), CompletedTask { task: 'b', worker: 0, done_at: 20, left: 0 });
         assert!(queues.is_empty());
     }
 
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(queues.push(0, 0, 1, 'b'), Err('b'));
         assert!(queues.pop(1).is_some());
         assert_eq!(queues.push(0, 0, 1, 'c'), Ok(()));
-        assert_eq!(queues.pop(9).unwrap().at, 2, "the refused task took no time");
+        assert_eq!(queues.pop(9).unwrap().done_at, 2, "the refused task took no time");
     }
 
     #[test]
@@ -176,7 +176,10 @@ mod tests {
         assert_eq!(queues.clear(0), 3);
         assert_eq!((queues.len(), queues.len_at(0)), (1, 0));
         queues.push(0, 2, 1, 4).unwrap();
-        assert_eq!(queues.pop(99).unwrap(), CompletedTask { task: 4, worker: 0, at: 3, left: 0 });
+        assert_eq!(
+            queues.pop(99).unwrap(),
+            CompletedTask { task: 4, worker: 0, done_at: 3, left: 0 }
+        );
         assert_eq!(queues.pop(99).unwrap().task, 3);
         assert_eq!(queues.pop(99), None);
     }
@@ -206,7 +209,7 @@ mod tests {
             prop_assert_eq!(found.len(), tasks.len());
             for done in found {
                 let (_, worker, _, end) = expected[done.task];
-                prop_assert_eq!((done.worker, done.at), (worker, end));
+                prop_assert_eq!((done.worker, done.done_at), (worker, end));
             }
             prop_assert!(queues.is_empty());
         }

@@ -24,22 +24,23 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Turns the frame of a checked task, whose UDP header is at `at`, into the reply. The reply goes to the
+    /// Turns the frame of a checked task, whose UDP header is at `udp_offset`, into the reply. The reply goes to the
     /// task's source, and its source MAC address is `mac`.
     #[inline]
-    pub fn write(&self, frame: &mut [u8], at: usize, task: &Header, mac: Mac) {
+    pub fn write(&self, frame: &mut [u8], udp_offset: usize, task: &Header, mac: Mac) {
         ether::emit_addresses(frame, ether::src(frame), mac);
         // A swap of source and destination does not change the sum of the words, and so no checksum.
         let ip = ether::LEN;
+        // IPv4 has its addresses at offset 12. UDP begins with its ports.
         if address::is_v6(frame) {
             ipv6::swap_addresses(&mut frame[ip..]);
         } else {
             swap(frame, ip + 12, 4);
             restart_ttl(&mut frame[ip..]);
         }
-        swap(frame, at, 2);
-        let delta = self.write_header(&mut frame[at + udp::LEN..], task);
-        udp::update_checksum(&mut frame[at..], delta);
+        swap(frame, udp_offset, 2);
+        let delta = self.write_header(&mut frame[udp_offset + udp::LEN..], task);
+        udp::update_checksum(&mut frame[udp_offset..], delta);
     }
 
     /// Turns the task's header into the reply's. Returns the change for the UDP checksum.
@@ -69,10 +70,10 @@ impl Reply {
     }
 }
 
-/// Swaps two neighbouring fields of `len` bytes.
+/// Swaps two neighbouring fields of `len` bytes, the first at `offset`.
 #[inline]
-fn swap(frame: &mut [u8], at: usize, len: usize) {
-    let (source, destination) = frame[at..at + 2 * len].split_at_mut(len);
+fn swap(frame: &mut [u8], offset: usize, len: usize) {
+    let (source, destination) = frame[offset..offset + 2 * len].split_at_mut(len);
     source.swap_with_slice(destination);
 }
 
@@ -88,8 +89,8 @@ fn restart_ttl(packet: &mut [u8]) {
 
 /// Returns the big-endian word at an offset.
 #[inline]
-fn word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+fn word(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_be_bytes([bytes[offset], bytes[offset + 1]])
 }
 
 #[cfg(test)]
@@ -108,12 +109,12 @@ mod tests {
 
     /// Builds a task between [`CLIENT`] and [`SERVER`]. IPv4 addresses are the last four bytes of these.
     fn task(header: &Header, extension: Extension, work: usize, is_v6: bool) -> Vec<u8> {
-        let at = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+        let offset = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
         let len = header.len() + work;
-        let mut frame = vec![0x5A; at + len];
-        header.emit(&mut frame[at..]);
+        let mut frame = vec![0x5A; offset + len];
+        header.emit(&mut frame[offset..]);
         if header.extended {
-            extension.emit(&mut frame[at..]);
+            extension.emit(&mut frame[offset..]);
         }
         let (src_mac, dst_mac, src_port, dst_port) = (LEAF, RACK, 40_007, 1234);
         if is_v6 {

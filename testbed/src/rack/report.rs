@@ -1,4 +1,5 @@
-//! Report of a rack: its counts, and the verdict on its punctuality.
+//! Report of an emulated rack: its counts, and the verdict on its punctuality. A reply is late if the rack sends it
+//! after the emulated end of its task, because the loop polled late.
 
 use std::collections::BTreeMap;
 use std::fmt;

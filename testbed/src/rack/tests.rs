@@ -1,5 +1,6 @@
 //! Tests of the rack on a fake clock: due times, queue lengths, order and buffers. Expected times come from
-//! the recurrence end = max(arrival, previous end) + service.
+//! the recurrence end = max(arrival, previous end) + service. The module [`family`] converts frames between IPv4 and
+//! IPv6, so that one test covers both.
 
 use super::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -49,6 +50,7 @@ fn bench() -> Bench {
 /// Contents of a task's packet.
 #[derive(Clone, Copy)]
 struct TaskRequest {
+    /// Address of the server.
     server: u32,
     seq: u16,
     service_ns: u32,
@@ -604,7 +606,7 @@ fn bench_v6() -> Bench {
     Bench { rack: Rack::new(port, RACK, layout, Options::default(), HZ), leaf, pool }
 }
 
-/// Builds a task over IPv6 for the server `server`.
+/// Builds a task over IPv6 for server number `server`, from 0.
 fn frame_v6(request: &TaskRequest, server: u128) -> Vec<u8> {
     let over_v4 = frame(request);
     let payload = &over_v4[udp::PAYLOAD..];
@@ -709,6 +711,7 @@ fn foreign_ipv6_packets_are_counted_by_reason() {
     let (message, to) = ndp::Packet::question(LEAF, CLIENT_V6, SERVER_V6, None);
     message.emit(&mut from_afar, to, true);
     from_afar[21] = 254; // the hop limit
+    // Neighbour discovery must arrive with a hop limit of 255.
     let mut endless = from_afar.clone();
     (endless[21], endless[79]) = (255, 0); // an option of length 0
     let mut acknowledgement = vec![0; udp::PAYLOAD_V6 + task::LEN];

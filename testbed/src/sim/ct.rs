@@ -7,8 +7,8 @@
 //! The dispatchers are cores of one leaf or independent leaves ([`DispatcherKind`]). All policies have the same
 //! information about other dispatchers' tasks, which depends on the kind.
 //!
-//! Some policies request benchmark tasks ([`super::engine`]), which copy the dispatcher's last task. Load reports
-//! exclude benchmark tasks.
+//! Some policies request benchmark tasks ([`super::engine`]), which measure a server's speed and copy the dispatcher's
+//! last task. Load reports exclude benchmark tasks.
 //!
 //! [`Dispatchers`] separates the decisions from the model. Implementations are policies driven by this model
 //! ([`Policies`]), and leaves with their complete dataplane ([`crate::lockstep::leaves`]).
@@ -235,7 +235,7 @@ impl Policies {
         };
         let dispatcher = |(index, mut view): (usize, View)| {
             if config.waits_for_probes() {
-                view.set_queues(knowledge.of(index));
+                view.set_queues(knowledge.view_of(index));
             }
             let seed = stream_seed(config.seed, index, 0);
             let mut dispatcher = Dispatcher::new(&config.policy, view, Core { index, count }, seed);

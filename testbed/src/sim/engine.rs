@@ -2,6 +2,10 @@
 //! time run on it. So do the conductors of [`crate::lockstep`] that follow a model. A conductor gives real schedulers
 //! turns in emulated time.
 //!
+//! Times are in ticks, whose length each model chooses. The tasks in flight are in a table with reusable slots
+//! ([`Slab`]), and a queue is a linked list of slots ([`Fifo`]). Events refer to a task by its slot. Workers may share
+//! their core among several tasks ([`super::sharing`]). The script holds the changes during a run ([`super::script`]).
+//!
 //! Benchmark tasks measure a worker's speed. A worker runs them when idle, without interruption, and queues
 //! only a few. The records exclude them.
 
@@ -78,7 +82,7 @@ pub struct Worker {
     benchmarks: Fifo,
     /// True while the worker runs a benchmark task.
     runs_benchmark: bool,
-    /// Speed of the tasks that start from now on.
+    /// Speed of the tasks that start from now on. A task of service time `s` takes `s / speed`.
     pub speed: f64,
 }
 
@@ -183,14 +187,19 @@ pub struct Engine<T> {
     schedule_start: u64,
     /// Schedules of the script's load changes, by step; `None` for other steps.
     changes: Vec<Option<Schedule>>,
+    /// See [`Setup::speed_unit`].
     speed_unit: f64,
+    /// Delay of a hop.
     hop: Hop,
+    /// Processing time of a dispatcher per task, in ticks.
     node_delay: u64,
     /// Threshold of random numbers below which a packet is lost.
     loss_below: u64,
     /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
+    /// True if the run computes the digest, and awaits the replies in flight at its end.
     has_digest: bool,
+    /// Digest of all tasks that have ended so far.
     digest: Digest,
 }
 
@@ -431,7 +440,7 @@ impl<T> Engine<T> {
         self.workers[worker].queue.len() + shared as u32
     }
 
-    /// Adds a task to the round of a shared core, at the current speed of its worker.
+    /// Adds a task to the round of a shared core (the tasks that take turns), at the current speed of its worker.
     pub fn join_core(&mut self, core: usize, task: u32) {
         let flight = &mut self.flights[task];
         flight.core = core as u32;
@@ -440,7 +449,8 @@ impl<T> Engine<T> {
         self.schedule_completion(core);
     }
 
-    /// Schedules the next completion of a shared core, if the completion has changed.
+    /// Schedules the next completion of a shared core, if it has changed. The event of the former completion stays in
+    /// the calendar; [`Engine::advance`] skips it.
     fn schedule_completion(&mut self, core: usize) {
         if let Some((time, task)) = self.cores[core].reschedule() {
             self.events.push(time, event::pack(event::DONE, task.into()));
@@ -616,7 +626,7 @@ impl<T> Engine<T> {
             lost: self.lost,
             imbalance: self.imbalance,
             record: self.has_digest.then_some(record),
-            ..Outcome::of(self.recorder, self.workers.len(), ticks_per_unit)
+            ..Outcome::from_recorder(self.recorder, self.workers.len(), ticks_per_unit)
         }
     }
 }

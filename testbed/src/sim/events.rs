@@ -1,5 +1,5 @@
-//! Calendar of the simulator: a heap of 128-bit keys, with the time in the upper and the event in the lower
-//! bits.
+//! Calendar of the simulator: a heap of 128-bit keys, with the time in the upper and the event in the lower 64 bits.
+//! The smallest key is the next event.
 //!
 //! Simulator and lockstep use the same order of simultaneous events. An arrival comes first. Then come the
 //! calendar's events in the order of their kinds (as numbered by [`event`]); events of one kind follow the
@@ -36,7 +36,7 @@ pub mod event {
     pub const ANSWERED: u64 = 11;
     /// A task's probes have arrived at the servers.
     pub const PROBES: u64 = 12;
-    /// Number of bits of the argument, which are the low ones.
+    /// Number of bits of the argument. They are the low bits; the kind is in the upper four.
     pub const KIND_SHIFT: u32 = 60;
 
     /// Packs an event.
@@ -74,6 +74,7 @@ impl Events {
         let key = u128::from(time) << 64 | u128::from(event);
         let mut index = self.heap.len();
         self.heap.push(key);
+        // Moves larger parents down until the key has its position.
         while index > 0 {
             let parent = (index - 1) / ARITY;
             if self.heap[parent] <= key {
@@ -90,6 +91,7 @@ impl Events {
     pub fn pop(&mut self) -> Option<(u64, u64)> {
         let last = self.heap.pop()?;
         let top = match self.heap.first() {
+            // The last key was the only one.
             None => last,
             Some(&first) => {
                 self.sink(last);

@@ -19,7 +19,7 @@ const NOTICE_HOPS: u32 = 8;
 /// Impact of one failure.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// Notified leaves.
+    /// Number of leaves that the controller notifies, each by one message.
     pub messages: usize,
     /// Time from the failure until the last leaf is notified, in us.
     pub notice_us: f64,
@@ -32,7 +32,8 @@ pub struct Failure {
     pub pool_share: f64,
 }
 
-/// Simulates independent failures of random spine switches.
+/// Simulates `failures` independent failures, each of a random spine switch. All of them hit the same placement of
+/// pools and schedulers.
 ///
 /// # Errors
 /// If the pools do not fit.
@@ -121,12 +122,14 @@ mod tests {
     // promise: measurement.4
     #[test]
     fn failure_impact_grows_with_fewer_schedulers() {
+        // Returns the means of `share` and `pool_share` over 400 failures.
         let average = |ratio| {
             let all = spine_failures(&config("4", ratio), 400).unwrap();
-            let mean = |of: fn(&Failure) -> f64| all.iter().map(of).sum::<f64>() / 400.0;
+            let mean = |field: fn(&Failure) -> f64| all.iter().map(field).sum::<f64>() / 400.0;
             assert!(all.iter().all(|failure| failure.messages <= 64));
             (mean(|failure| failure.share), mean(|failure| failure.pool_share))
         };
+        // Many and few schedulers: one for 4 and one for 40 leaves of a pool.
         let (many, few) = (average("4"), average("40"));
         assert!((many.0 * 64.0 - 1.0).abs() < 0.25, "{many:?}");
         assert!(few.1 > 2.0 * many.1, "{few:?} {many:?}");

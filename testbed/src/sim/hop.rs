@@ -1,4 +1,5 @@
-//! Network delays: number of hops between two nodes, and delay of a hop.
+//! Network delays: number of hops between two nodes, and delay of a hop. A hop is the way of a packet through one link
+//! and switch. Models draw the delay of each packet from these distributions. Times are in ticks of one picosecond.
 
 use std::str::FromStr;
 

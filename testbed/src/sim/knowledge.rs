@@ -1,4 +1,5 @@
-//! Knowledge of queues at dispatchers that probe a few servers for each task, with a delay.
+//! Knowledge of queues at dispatchers that probe a few servers for each task, with a delay. A probe asks a server for
+//! its queue length. Model [`super::ct`] uses it instead of single messages.
 //!
 //! Without a delay all dispatchers see the true queues. With a delay a dispatcher knows past queues, plus the
 //! tasks that it has sent since. A task waits for the round trip of its probes.
@@ -11,8 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Arrival or departure of a task at a server.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// Time at which dispatchers learn of it.
+    /// Time in ticks at which dispatchers learn of it.
     known_at: u64,
+    /// Index of the server.
     member: u16,
     /// Dispatcher that sent an arriving task, and has already counted it; `None` for departures.
     sender: Option<u16>,
@@ -32,7 +34,7 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// Creates the knowledge of empty queues.
+    /// Creates the knowledge of empty queues. `delay` is in ticks.
     #[must_use]
     pub fn new(servers: usize, dispatchers: usize, delay: u64, is_used: bool) -> Self {
         let fresh = || -> Arc<[AtomicU32]> { (0..servers).map(|_| AtomicU32::new(0)).collect() };
@@ -42,9 +44,9 @@ impl Knowledge {
         Self { queues, delay, is_used, changes: VecDeque::new() }
     }
 
-    /// Returns one dispatcher's view of the queues.
+    /// Returns one dispatcher's view of the queues: the number of tasks at each server, which later calls update.
     #[must_use]
-    pub fn of(&self, dispatcher: usize) -> Arc<[AtomicU32]> {
+    pub fn view_of(&self, dispatcher: usize) -> Arc<[AtomicU32]> {
         Arc::clone(&self.queues[dispatcher])
     }
 
@@ -111,7 +113,7 @@ mod tests {
 
     /// Returns the queue length of server 1 as a dispatcher knows it.
     fn known_queue(knowledge: &Knowledge, dispatcher: usize) -> u32 {
-        knowledge.of(dispatcher)[1].load(Relaxed)
+        knowledge.view_of(dispatcher)[1].load(Relaxed)
     }
 
     // promise: measurement.4

@@ -1,4 +1,8 @@
 //! Simulator: the dataplane's policies over modelled networks, queues and clocks.
+//!
+//! [`run`] is the command `wedjat-testbed sim`; other commands and tests call [`rows`] and [`rows_of`]. A *cell* is one
+//! combination of the flags' values: a model with its parameters ([`model`]). A *run* simulates a cell with one seed. A
+//! *row* of the report summarises all runs of a cell. The runs of all cells are the jobs of a few threads.
 
 pub mod args;
 pub mod candidates;
@@ -52,7 +56,7 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     }
     let cells = plan::cells(&args)?;
     cells.iter().filter_map(Cell::caution).for_each(|text| log::warn!("{text}"));
-    let runs = Runs::of(&args)?;
+    let runs = Runs::parse(&args)?;
     let longest = cells.iter().map(|cell| cell.model.tasks()).max().unwrap_or(0);
     args.results.check(cells.len() * runs.seeds, longest)?;
     let queue = Results::open(&args.results)?.map(ResultQueue::new);
@@ -84,7 +88,7 @@ pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
 /// # Errors
 /// Invalid flags, or a failed run.
 pub fn rows_of(cells: Vec<Cell>, args: &SimArgs) -> Result<Vec<Row>, String> {
-    simulate(cells, &Runs::of(args)?, None)
+    simulate(cells, &Runs::parse(args)?, None)
 }
 
 /// Number of runs per cell, and of threads. A cell is one combination of the flags' values.
@@ -100,7 +104,8 @@ struct Runs {
 
 impl Runs {
     /// Parses --seed, --seeds, --threads and --timing.
-    fn of(args: &SimArgs) -> Result<Self, String> {
+    fn parse(args: &SimArgs) -> Result<Self, String> {
+        // Parses a flag's number from 1 to `max`.
         let count = |flag, value: &Option<String>, default, max| match value {
             Some(text) => plan::integer(flag, text, 1..=max),
             None => Ok(default),
@@ -135,6 +140,7 @@ struct ResultQueue {
 /// or panicked, so that later jobs never wait for it.
 struct Turn<'a> {
     queue: &'a ResultQueue,
+    /// Number of the job.
     job: usize,
     /// Tasks of the run, and true if the run is valid; `None` if it failed.
     run: Option<(RunTasks, bool)>,
@@ -150,7 +156,7 @@ impl ResultQueue {
         Turn { queue: self, job, run: None }
     }
 
-    /// Returns the error of a run that could not be added.
+    /// Returns the error of a run that could not be added; `None` if there is none so far.
     fn error(&self) -> Option<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).1.as_ref().err().cloned()
     }
@@ -180,7 +186,11 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Runs every cell with every seed on several threads. The rows keep the cells' order.
+/// Runs every cell with every seed on several threads. The rows keep the cells' order. `queue`, if given, receives the
+/// tasks of each run.
+///
+/// # Errors
+/// The first error of a run, or of adding a run to the results.
 fn simulate(
     cells: Vec<Cell>,
     runs: &Runs,
@@ -243,7 +253,7 @@ fn simulate(
     Ok(rows)
 }
 
-/// Creates a progress bar, which is hidden unless stderr is a terminal.
+/// Creates a progress bar for this many tasks, which is hidden unless stderr is a terminal.
 fn progress(tasks: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,5 @@
-//! Common interface of the models: parameters, length and execution of a run.
+//! Common interface of the models: parameters, length and execution of a run. [`super::plan`] creates a [`Cell`] for
+//! each row of the report, and [`super::run`] runs it once per seed.
 
 use super::outcome::{Outcome, RowLabels};
 use super::stats::Observer;
@@ -11,7 +12,7 @@ const LONGEST_S: f64 = 1e5;
 /// Longest run of a model without seconds, in mean service times.
 const LONGEST: f64 = 1e9;
 
-/// A run of one model, for any seed.
+/// Parameters of a run of one model, for any seed.
 #[derive(Clone, Debug)]
 pub enum Model {
     /// Racks under a spine.

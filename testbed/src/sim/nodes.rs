@@ -152,20 +152,20 @@ impl Config {
     /// be in order of time.
     #[must_use]
     pub fn tasks_in(&self, seconds: f64) -> u64 {
-        // Load since `from`, in seconds.
-        let (mut tasks, mut load, mut from) = (0.0, self.load, 0.0);
+        // Tasks before `load_start`, the load since then, and `load_start` in seconds.
+        let (mut tasks, mut load, mut load_start) = (0.0, self.load, 0.0);
         for step in &self.script {
-            let at = (step.at_ns / 1e9).min(seconds);
+            let step_s = (step.at_ns / 1e9).min(seconds);
             match step.action {
                 Action::Load(next) => {
-                    tasks += self.rate(load) * (at - from).max(0.0);
-                    (load, from) = (next, at.max(from));
+                    tasks += self.rate(load) * (step_s - load_start).max(0.0);
+                    (load, load_start) = (next, step_s.max(load_start));
                 }
-                Action::Shock { tasks: extra, .. } if at < seconds => tasks += extra as f64,
+                Action::Shock { tasks: extra, .. } if step_s < seconds => tasks += extra as f64,
                 _ => {}
             }
         }
-        (tasks + self.rate(load) * (seconds - from)) as u64
+        (tasks + self.rate(load) * (seconds - load_start)) as u64
     }
 }
 
@@ -423,6 +423,7 @@ impl<'a> Sim<'a> {
             _ => {}
         }
         if queue.len() >= self.config.queue {
+            // The node learns from its dropped tasks.
             node.peers.failed();
             self.refused += 1;
             return self.lose(task);
@@ -512,6 +513,7 @@ impl<'a> Sim<'a> {
         if !node.is_up || !node.peers.asked() {
             return;
         }
+        // `asked` counted the request. It returns false if the victim has no waiting task.
         let queue = &mut self.engine.workers[victim].queue;
         if let Some(task) = queue.pop(&self.engine.flights) {
             node.peers.set_waiting(queue.len());

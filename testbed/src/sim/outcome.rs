@@ -1,4 +1,5 @@
-//! Outcome of a run, and the row that reports it.
+//! Outcome of a run, and the row that reports it. Each model returns an [`Outcome`] per seed; [`Row::new`] summarises
+//! those of all seeds.
 
 use std::time::Duration;
 
@@ -20,10 +21,10 @@ pub struct ForwardedTasks {
     pub stolen: u64,
 }
 
-/// A run with one seed.
+/// Result of a run with one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Response times.
+    /// Response times of the measured tasks, in batches of equal size.
     pub batches: Vec<Batch>,
     /// Mean number of tasks in the system, in each fifth of the run.
     pub fifths: [f64; 5],
@@ -61,7 +62,7 @@ pub struct Outcome {
 impl Outcome {
     /// Returns the outcome of a recorded run with one decision per task, and without messages and losses.
     #[must_use]
-    pub fn of(mut recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
+    pub fn from_recorder(mut recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
         let (tasks, ended) = (recorder.arrived(), recorder.take_ended());
         let classes = recorder.take_classes();
         let (batches, fifths, timeline) = recorder.finish();
@@ -159,8 +160,8 @@ pub struct Row {
     /// 99.9th percentile of the slowdown: response time divided by own service time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown_p999: Option<f64>,
-    /// 99th percentile of the response time of each class that has tasks, by number of the class. The report has one key
-    /// for each.
+    /// 99th percentile of the response time of each class that has tasks, by number of the class. The report has one
+    /// key for each.
     #[serde(skip)]
     pub class_p99: Vec<(usize, f64)>,
     /// See [`RowLabels::swept`]; the report has one key for each.
@@ -207,14 +208,15 @@ impl Row {
         let unit = outcomes[0].ticks_per_unit;
         // The row is unstable if most of its runs are.
         let unstable = outcomes.iter().filter(|o| o.is_unstable()).count() * 2 > seeds;
-        let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+        let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
         let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));
         let lost = sum(|o| o.lost);
         let record = outcomes[0].record;
         let forwards = outcomes[0].passed.is_some();
-        let per_task = |of: fn(&ForwardedTasks) -> u64| {
-            let all: u64 = outcomes.iter().filter_map(|o| o.passed.as_ref()).map(of).sum();
+        // Returns a number of forwarded tasks divided by the number of all tasks; `None` in models without nodes.
+        let per_task = |field: fn(&ForwardedTasks) -> u64| {
+            let all: u64 = outcomes.iter().filter_map(|o| o.passed.as_ref()).map(field).sum();
             forwards.then(|| round(all as f64 / tasks.max(1) as f64))
         };
         let migrations_per_task = per_task(|passed| passed.migrations);

@@ -352,7 +352,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
         if script.iter().any(|step| !matches!(step.action, Action::Load(_))) {
             return Err(format!("--policy {CENTRAL}: it has no nodes; --at allows only `load`"));
         }
-        PeerPolicy::Keep
+        PeerPolicy::Keep // forwards and requests no task
     } else {
         policy.parse().map_err(|error| format!("--policy: {error}; and in this model {CENTRAL}"))?
     };
@@ -536,6 +536,7 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
     };
+    // An entry of `PAIRS` has a name, a leaf's policy and a spine's policy.
     let pair = PAIRS.iter().find(|pair| pair.0 == name);
     let (leaf, spine) = match pair {
         Some(&(_, leaf, spine, ..)) => (leaf, spine),
@@ -564,6 +565,7 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
         }
     };
     let named = spec("spine-policy", spine)?;
+    // `over_racks`: the policy's form at a spine, and the reports that it needs from leaves.
     let Some(over_racks) = named.entry().over_racks else {
         let allowed = CATALOGUE.iter().filter(|entry| entry.over_racks.is_some());
         let allowed: Vec<_> = allowed.map(|entry| entry.name).collect();

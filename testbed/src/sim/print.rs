@@ -1,4 +1,5 @@
-//! Output of rows as text, JSON lines and CSV.
+//! Output of the simulator's rows as text, JSON lines and CSV. Further columns beside those of [`Row`] hold the flags
+//! that a sweep varies, and the 99th percentile of each class of tasks.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

@@ -109,18 +109,18 @@ impl Cores {
     /// Returns the core that receives the task with this number.
     #[must_use]
     pub fn of_task(self, number: u64) -> usize {
-        self.of(number, 0x9E37_79B9_7F4A_7C15)
+        self.spread(number, 0x9E37_79B9_7F4A_7C15)
     }
 
     /// Returns the core that receives the reply to the task with this number.
     #[must_use]
     pub fn of_reply(self, number: u64) -> usize {
-        if self.steered { self.of_task(number) } else { self.of(number, 0xD1B5_4A32_D192_ED03) }
+        if self.steered { self.of_task(number) } else { self.spread(number, 0xD1B5_4A32_D192_ED03) }
     }
 
-    /// Spreads numbers over cores, as a device's hash spreads flows. The mixing steps are like SplitMix64's.
-    /// Different factors give independent spreads.
-    fn of(self, number: u64, factor: u64) -> usize {
+    /// Returns a core for a number, as a device's hash spreads flows over cores. The mixing steps are like those of
+    /// SplitMix64. Different factors give independent spreads.
+    fn spread(self, number: u64, factor: u64) -> usize {
         let mixed = number.wrapping_add(1).wrapping_mul(factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (mixed >> 33) as usize % self.count
@@ -130,7 +130,7 @@ impl Cores {
 /// A packet for a leaf's core.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
-    /// A task.
+    /// A task, by its slot in the engine.
     Task(u32),
     /// A worker's report, and true if it answers a benchmark task.
     Reply(Report, bool),

@@ -1,5 +1,6 @@
-//! Comparison of the simulator with reference results, from independent programs and from theory. Results in
-//! [`EXPECTED`] are from independent programs for the set-up's model, unless a comment names a formula.
+//! Comparison of the simulator with reference results, from independent programs and from theory: the command
+//! `wedjat-testbed reference` and its quick check in the tests. Results in [`EXPECTED`] are from independent programs
+//! for the set-up's model, unless a comment names a formula.
 
 use std::io::{self, Write};
 
@@ -390,8 +391,9 @@ fn text(setup: &[(&str, &str)]) -> String {
     flags.join(" ")
 }
 
-/// Runs the simulations of all references whose flags contain the text `only`, one after another. With `quick`, runs
-/// only the quick references, with fewer tasks and seeds. Yields an error if the simulator refuses a reference's flags.
+/// Runs the simulations of all references whose flags contain the text `only`, one after another. An empty text selects
+/// all. With `quick`, runs only the quick references, with fewer tasks and seeds. Yields an error if the simulator
+/// refuses a reference's flags.
 pub fn compare(quick: bool, only: &str) -> impl Iterator<Item = Result<Comparison, String>> {
     let chosen = EXPECTED
         .iter()
@@ -418,6 +420,7 @@ fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
         key("seconds", "30");
         key("measure", "10");
     } else if !is_nodes {
+        // Each model reads only one of these two flags.
         key("tasks", if quick { "400000" } else { "1000000" });
         key("slots", if quick { "6000" } else { "100000" });
     }

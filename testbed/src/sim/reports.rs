@@ -1,5 +1,6 @@
-//! Reports of queues to independent leaves. Each server reports every change of its queue to every leaf. A report takes
-//! the delay. A leaf counts its own tasks exactly and ignores reports of them.
+//! Reports of queues to independent leaves, for model [`super::ct`]. Each server reports every change of its queue to
+//! every leaf. A report arrives after the configured delay. A leaf counts its own tasks exactly and ignores reports of
+//! them.
 
 use std::collections::VecDeque;
 
@@ -64,6 +65,7 @@ mod tests {
         assert_eq!((reports.receive(15), reports.receive(15)), (Some(change), None));
     }
 
+    /// The cores of one leaf, for which the delay is `None`, exchange their counts in another way.
     #[test]
     fn cores_of_a_leaf_receive_no_reports() {
         let mut reports = QueueReports::new(None);

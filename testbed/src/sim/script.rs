@@ -1,4 +1,5 @@
-//! Scripted events of a run: failures, changes of speed and of load.
+//! Scripted events of a run: failures, changes of speed and of load. The script is the list of all such events, from
+//! the flags `--fail` and `--at`.
 
 use std::ops::Range;
 
@@ -6,7 +7,7 @@ use rand::Rng;
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::grammar::parse_time_ns;
 
-/// An event.
+/// An event of the script.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Sets the speed of these workers from their next task on.
@@ -51,7 +52,7 @@ pub enum Action {
 /// A timed event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Time since the start.
+    /// Time in nanoseconds since the start of the run.
     pub at_ns: f64,
     /// Event.
     pub action: Action,

@@ -180,16 +180,16 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         self.exclusive = Some((task, now, now + service));
     }
 
-    /// Starts the quantum of the first task at `at`, unless an exclusive task runs.
-    fn begin(&mut self, at: u64) {
+    /// Starts the quantum of the first task at `start`, unless an exclusive task runs.
+    fn begin(&mut self, start: u64) {
         if self.exclusive.is_some() {
             return;
         }
-        self.slice_start = at;
+        self.slice_start = start;
         if let Some(first) = self.round.front_mut()
             && first.started == NOT_STARTED
         {
-            first.started = at;
+            first.started = start;
             self.not_started -= 1;
         }
     }
@@ -348,11 +348,12 @@ mod tests {
             started: Option<u64>,
         }
         let mut round: VecDeque<WaitingTask> = VecDeque::new();
+        // `used`: ticks of the current quantum that are over. `switching`: ticks that the current switch still takes.
         let (mut ended, mut used, mut switching) = (Vec::new(), 0, 0);
         let mut tasks = tasks.iter().enumerate().peekable();
         let mut now = 0;
         while tasks.peek().is_some() || !round.is_empty() {
-            while let Some((task, &(_, left))) = tasks.next_if(|(_, (at, _))| *at == now) {
+            while let Some((task, &(_, left))) = tasks.next_if(|(_, (time, _))| *time == now) {
                 round.push_back(WaitingTask { task, left, started: None });
             }
             // Completions and expired quanta at `now` come after its arrivals.
@@ -392,7 +393,7 @@ mod tests {
 
     #[test]
     fn short_task_overtakes_a_long_one() {
-        // The short task waits for the end of the quantum and for a switch.
+        // The short task arrives at 12. It waits until 20 for the end of the quantum, and for a switch.
         assert_eq!(serve(SHARING, &[(0, 100), (12, 3)]), [(1, 21, 24), (0, 0, 104)]);
     }
 
@@ -408,6 +409,8 @@ mod tests {
         let mut core = SharedCore::new(SHARING);
         core.push(0, 'a', 100);
         core.push(0, 'b', 15);
+        // Quanta: `a` from 0, `b` from 11, `a` from 22, and `b` from 33 to its end at 38. One that ends at the time of
+        // the call does not count yet.
         assert_eq!(core.quanta(10), 0);
         assert_eq!(core.quanta(11), 1);
         assert_eq!(core.quanta(23), 2);
@@ -434,6 +437,7 @@ mod tests {
         core.push(0, 'a', 20);
         core.push(0, 'b', 4);
         core.set_service(5, |_| 8);
+        // `a` has started and keeps its time. `b` runs from 11 on, now for 8 ticks.
         assert_eq!(core.next(), Some((19, 'b')));
     }
 

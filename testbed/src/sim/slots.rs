@@ -2,7 +2,8 @@
 //!
 //! In each slot tasks arrive at every dispatcher. All dispatchers decide on the state at the beginning of the
 //! slot. Then each server completes tasks according to its service in the slot, and servers report. A task's
-//! time in the system is its departure slot minus its arrival slot plus one. There are no benchmark tasks.
+//! time in the system is its departure slot minus its arrival slot plus one. This model has no benchmark tasks, the
+//! tasks by which other models measure a server's speed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub struct Config {
 /// A task in a server's queue.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTask {
+    /// Number of the task, in the order of arrival.
     number: u64,
     /// Slot of its arrival.
     slot: u64,
@@ -79,7 +81,7 @@ struct Server {
     senders: usize,
     /// Last of these dispatchers.
     last_sender: Option<usize>,
-    /// Rule that decides when the server sends load reports.
+    /// Rule that decides when the server sends load reports. It keeps each dispatcher's estimate of the queue.
     side: MemberSide,
 }
 
@@ -95,15 +97,21 @@ struct Node {
 /// State of a run.
 struct Sim<'a> {
     config: &'a Config,
+    /// Number of the current slot.
     slot: u64,
+    /// The dispatchers.
     nodes: Vec<Node>,
     servers: Vec<Server>,
+    /// Numbers of arrivals.
     arrivals: Stream,
+    /// Numbers of tasks that servers can complete.
     service: Stream,
     /// Random numbers of the servers, for example of the dispatcher that a report goes to.
     members: Rng,
     recorder: Recorder,
+    /// Number of tasks that wait at dispatchers or servers.
     in_system: u64,
+    /// Number of load reports, without those that the dispatchers count themselves.
     messages: u64,
     /// Number of slots, by the maximum number of dispatchers that sent to one server.
     incast: Vec<u64>,
@@ -152,7 +160,7 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
         messages: sim.messages + probes,
         resubmits,
         imbalance,
-        ..Outcome::of(sim.recorder, servers, 1.0)
+        ..Outcome::from_recorder(sim.recorder, servers, 1.0)
     };
     Ok((outcome, sim.incast))
 }
@@ -234,6 +242,7 @@ impl<'a> Sim<'a> {
         }
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.dispatcher.tick(self.slot * SLOT_NS);
+            // `holds`: the policy lets tasks wait. `divides_runs`: one call spreads several tasks over members.
             if self.config.whole && !policy.holds() {
                 node.send_batch(index, &mut self.servers);
             } else if policy.divides_runs {
@@ -354,6 +363,7 @@ impl Node {
     /// Sends all waiting tasks to one member.
     fn send_batch(&mut self, index: usize, servers: &mut [Server]) {
         if let Some((first, member)) = self.next() {
+            // The policy chose the member for the first task. The view counts all others as sent there too.
             let followers = self.dispatcher.waiting();
             (0..followers).for_each(|_| self.dispatcher.follow(member));
             self.enqueue(first, followers, member, index, servers);

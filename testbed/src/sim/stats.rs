@@ -271,7 +271,7 @@ impl Recorder {
             response_ps: response.ok().map(ps),
             status: response.err().unwrap_or(Status::Answered),
             measured: number >= self.warmup,
-            late: false,
+            late: false, // a simulated task is always sent when it is due
         });
     }
 
@@ -303,9 +303,9 @@ impl Recorder {
     }
 }
 
-/// Tests whether queues grew, by the mean number of tasks in the system in each fifth of a run. The first fifth does
-/// not count. The number must have grown from each of the other fifths to the next. In addition, one of two conditions
-/// must hold from the second to the last fifth:
+/// Returns true if queues grew, judged by the mean number of tasks in the system in each fifth of a run. The first
+/// fifth does not count. The number must have grown at each step from the second to the last fifth. In addition, one of
+/// two conditions must hold between these two:
 /// - The number more than doubled, and grew by more than one task per server. Steady growth triples it.
 /// - The number grew by more than half, and by more than ten tasks per server. At the edge of stability it is a random
 ///   walk, which grows 1.7 times.
@@ -358,7 +358,8 @@ mod tests {
     fn growth_is_distinguished_from_noise() {
         // Steady growth from an empty system.
         assert!(grows(&[50.0, 150.0, 250.0, 350.0, 450.0], 100));
-        // A random walk, by more and by fewer than ten tasks per server.
+        // A random walk, whose mean grows as the square root of time: from the second to the last fifth by sqrt(3), or
+        // 1.27 times the scale. That is more, and then fewer, than ten tasks per server.
         let walk = [1.0, 3.0, 5.0, 7.0, 9.0].map(f64::sqrt);
         assert!(grows(&walk.map(|tasks| 1000.0 * tasks), 100));
         assert!(!grows(&walk.map(|tasks| 100.0 * tasks), 100));

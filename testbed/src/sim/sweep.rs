@@ -65,8 +65,10 @@ pub fn count(args: &SimArgs) -> Result<u64, String> {
 /// # Errors
 /// If a list is empty.
 pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
+    // Combinations of the flags so far. The table has all flags by name; the list has the swept ones.
     let mut all = vec![(toml::Table::try_from(args).map_err(|e| e.to_string())?, Vec::new())];
     for flag in LISTS {
+        // Replaces each combination by one for each value of this flag.
         let Some(toml::Value::String(text)) = all[0].0.get(flag).cloned() else { continue };
         let values = list(flag, &text)?;
         let is_swept = values.len() > 1;
@@ -107,6 +109,7 @@ mod tests {
         let all = variants(&args).unwrap();
         let hops: Vec<_> = all.iter().map(|variant| variant.args.hop.as_deref()).collect();
         let [short, long] = [Some("1us"), Some("5us")];
+        // In the order of `LISTS`: `service` varies slowest, then `hop`, then `node-delay`.
         assert_eq!(hops, [short, short, long, long, short, short, long, long]);
         let mix = "mix(0.5*fixed(1us), 0.5*fixed(3us))".to_owned();
         let [hop, node_delay] = ["5us", "2us"].map(str::to_owned);

@@ -1,5 +1,9 @@
-//! A leaf's dispatcher with an optional watcher, which lets a test replay the events. Without a watcher it
-//! costs nothing.
+//! A leaf's dispatcher with an optional watcher, for model [`super::rack`]. A test records the events and replays them
+//! at the dataplane's leaf, which must decide the same. Without a watcher the recording costs nothing.
+//!
+//! A dispatcher is the policy of one core, with its view of the members (workers) and a queue of waiting tasks. A
+//! [`Placement`] is its decision on a task: the chosen member, `None` if the task waits, or an error if no member is
+//! available.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +22,7 @@ pub enum Event {
     Offer(Option<Pick>),
     /// Reply of a member.
     Reply(Report),
-    /// Load report of a member that does not come with the reply to a task.
+    /// Load report of a member outside the reply to a task.
     Refresh(Report),
 }
 
@@ -56,7 +60,7 @@ impl<W> AsMut<Dispatcher> for WatchedDispatcher<W> {
 }
 
 impl<W: Watcher> WatchedDispatcher<W> {
-    /// Creates a watched dispatcher.
+    /// Creates a watched dispatcher with an unbounded queue.
     pub fn new(dispatcher: Dispatcher, watcher: W) -> Self {
         Self { dispatcher: QueueingDispatcher::unbounded(dispatcher), watcher }
     }
@@ -67,7 +71,8 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.watcher.note(Event::Arrival(task));
     }
 
-    /// Calls [`QueueingDispatcher::offer`] and records the offer.
+    /// Offers a new task to the policy, which sends or queues it, by [`QueueingDispatcher::offer`]. Records the offer
+    /// if the policy decided at once.
     #[inline]
     pub fn offer(&mut self, task: Task, number: u32) -> Placement<u32> {
         // The policy decides at once only if no earlier task waits.
@@ -79,7 +84,8 @@ impl<W: Watcher> WatchedDispatcher<W> {
         placement
     }
 
-    /// Calls [`QueueingDispatcher::next`] and records the offer.
+    /// Offers the longest waiting task again, by [`QueueingDispatcher::next`], and records the offer. `task` returns
+    /// the policy's input for the number of a task.
     #[inline]
     pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Placement<u32> {
         // Without a waiting task the policy is not called.
@@ -91,64 +97,66 @@ impl<W: Watcher> WatchedDispatcher<W> {
         placement
     }
 
-    /// Records an offer to the policy.
+    /// Records an offer to the policy. A task that waits or is refused has no pick.
     #[inline]
     fn note_offer(&self, placement: &Placement<u32>) {
         let pick = placement.ok().flatten().map(|(_, pick)| pick);
         self.watcher.note(Event::Offer(pick));
     }
 
-    /// Calls [`QueueingDispatcher::pop`].
+    /// Removes and returns the longest waiting task, if any, by [`QueueingDispatcher::pop`].
     pub fn pop(&mut self) -> Option<u32> {
         self.dispatcher.pop()
     }
 
-    /// Calls [`Dispatcher::reply`] and records the reply. Returns false if the member had no outstanding task.
+    /// Passes a member's reply to the policy, by [`Dispatcher::reply`], and records it. Returns false if the member had
+    /// no outstanding task.
     #[inline]
     pub fn reply(&mut self, report: &Report) -> bool {
         self.watcher.note(Event::Reply(*report));
         self.dispatcher.reply(report)
     }
 
-    /// Calls [`Dispatcher::refresh`] and records the report.
+    /// Passes a load report without a reply to the policy, by [`Dispatcher::refresh`], and records it.
     #[inline]
     pub fn refresh(&mut self, report: &Report) {
         self.watcher.note(Event::Refresh(*report));
         self.dispatcher.refresh(report);
     }
 
-    /// Calls [`Dispatcher::tick`] and records the time.
+    /// Advances the policy's time, by [`Dispatcher::tick`], and records it.
     #[inline]
     pub fn tick(&mut self, now_ns: u64) {
         self.watcher.note(Event::Time(now_ns));
         self.dispatcher.tick(now_ns);
     }
 
-    /// Calls [`Dispatcher::next_benchmark`].
+    /// Returns the next member for which the policy requests a benchmark task, a task that measures the member's speed;
+    /// see [`Dispatcher::next_benchmark`].
     #[inline]
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.dispatcher.next_benchmark()
     }
 
-    /// Calls [`Dispatcher::holds`].
+    /// Returns true if the policy queues tasks that no member may take now; see [`Dispatcher::holds`].
     #[inline]
     pub fn holds(&self) -> bool {
         self.dispatcher.holds()
     }
 
-    /// Calls [`Dispatcher::may_release`].
+    /// Returns true if a waiting task may use a place that another core released; see [`Dispatcher::may_release`].
     #[inline]
     pub fn may_release(&self) -> bool {
         self.dispatcher.may_release()
     }
 
-    /// Calls [`Dispatcher::view`].
+    /// Returns the dispatcher's estimate of the members' state.
     #[inline]
     pub fn view(&self) -> &View {
         self.dispatcher.view()
     }
 
-    /// Calls [`Dispatcher::view_mut`].
+    /// Returns the same estimate for changes.
     #[inline]
     pub fn view_mut(&mut self) -> &mut View {
         self.dispatcher.view_mut()

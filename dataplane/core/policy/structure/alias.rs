@@ -10,9 +10,11 @@ use crate::state::Member;
 /// A cell: its member with a probability, else the alias.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// The cell's member is chosen if a random number does not exceed this, otherwise the alias.
+    /// The cell's member is chosen if a random number of 32 bits does not exceed this, otherwise the alias.
     threshold: u32,
+    /// The cell's own member.
     member: Member,
+    /// Member with a weight above the mean, which gets the rest of the cell.
     alias: Member,
 }
 
@@ -22,8 +24,9 @@ pub struct Alias {
     cells: Vec<Cell>,
     /// Scratch memory of `rebuild`: each member's weight not yet distributed, in mean weights.
     remaining: Vec<f64>,
-    /// Members with a remaining weight below 1, and all others.
+    /// Scratch memory: indices of the cells with a remaining weight below 1.
     small: Vec<usize>,
+    /// Scratch memory: indices of all other cells.
     large: Vec<usize>,
 }
 
@@ -101,6 +104,7 @@ mod tests {
         for _ in 0..80_000 {
             counts[alias.sample(&mut rng).unwrap().index()] += 1;
         }
+        // Shares of 1, 0, 5 and 2 eighths. The largest standard deviation is 137.
         for (count, expected) in counts.into_iter().zip([10_000_u32, 0, 50_000, 20_000]) {
             assert!(count.abs_diff(expected) < 900, "{counts:?}");
         }

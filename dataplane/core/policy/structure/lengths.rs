@@ -1,5 +1,6 @@
-//! Sets of members with equal queue lengths, in several classes. The n-th member of a set, in the order of the members'
-//! numbers, is found without a sort.
+//! Sets of members with equal queue lengths, in several classes (`scd` has a class for each service rate). The n-th
+//! member of a set, in the order of the members' numbers, is found without a sort. A set is a row of bits, one for each
+//! member; each class has one set for each queue length.
 
 use crate::state::Member;
 
@@ -17,8 +18,8 @@ const WORD: usize = u64::BITS as usize;
 /// Members by class and queue length.
 #[derive(Clone, Debug, Default)]
 pub struct LengthSets {
-    /// Number of each member's set; [`NOWHERE`] if it is in none. The sets of a class are numbered by their lengths.
-    places: Vec<u16>,
+    /// Number of each member's set, `class * LENGTHS + length`; [`NOWHERE`] if it is in none.
+    set_of: Vec<u16>,
     /// Number of members in each set.
     counts: Vec<u16>,
     /// The sets, one after another. Each has a bit for every member.
@@ -32,8 +33,8 @@ pub struct LengthSets {
 /// Members of one class with equal queue lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LengthSet {
-    /// Number of the set.
-    place: u16,
+    /// Number of the set, as in [`LengthSets`].
+    number: u16,
     /// Number of members, above 0.
     pub count: u16,
 }
@@ -42,7 +43,7 @@ impl LengthSet {
     /// Returns the length.
     #[inline]
     pub fn length(self) -> u32 {
-        u32::from(self.place) & LONGEST
+        u32::from(self.number) & LONGEST // the class is in the bits above
     }
 }
 
@@ -50,8 +51,8 @@ impl LengthSets {
     /// Sets the number of members and empties all sets. Allocates nothing if it had as many members before.
     pub fn clear(&mut self, members: usize) {
         self.words_each = members.div_ceil(WORD);
-        self.places.clear();
-        self.places.resize(members, NOWHERE);
+        self.set_of.clear();
+        self.set_of.resize(members, NOWHERE);
         self.counts.clear();
         self.counts.resize(CLASSES * LENGTHS, 0);
         self.words.clear();
@@ -62,31 +63,31 @@ impl LengthSets {
 
     /// Adds a member to a class. It must be in none.
     pub fn insert(&mut self, member: Member, class: usize, queue: u32) {
-        let place = class * LENGTHS + queue.min(LONGEST) as usize;
-        self.places[member.index()] = place as u16;
-        self.flip(place, member, 1);
+        let set = class * LENGTHS + queue.min(LONGEST) as usize;
+        self.set_of[member.index()] = set as u16;
+        self.flip(set, member, 1);
     }
 
     /// Moves a member to the set of another length. Does nothing if the member is in no set.
     #[inline]
     pub fn change(&mut self, member: Member, queue: u32) {
-        let from = self.places[member.index()];
+        let from = self.set_of[member.index()];
         let to = from & !(LONGEST as u16) | queue.min(LONGEST) as u16;
         if from == to || from == NOWHERE {
             return;
         }
-        self.places[member.index()] = to;
+        self.set_of[member.index()] = to;
         self.flip(from.into(), member, -1);
         self.flip(to.into(), member, 1);
     }
 
     /// Inverts the member's bit in a set, which has one member more (1) or less (-1) then.
     #[inline]
-    fn flip(&mut self, place: usize, member: Member, more: i8) {
-        let index = place * self.words_each + member.index() / WORD;
+    fn flip(&mut self, set: usize, member: Member, more: i8) {
+        let index = set * self.words_each + member.index() / WORD;
         self.words[index] ^= 1 << (member.index() % WORD);
         self.sizes[index] = self.sizes[index].wrapping_add_signed(more);
-        self.counts[place] = self.counts[place].wrapping_add_signed(more.into());
+        self.counts[set] = self.counts[set].wrapping_add_signed(more.into());
     }
 
     /// Returns the members of a class with the shortest queue of at least `length`; `None` if there are none.
@@ -94,19 +95,19 @@ impl LengthSets {
     pub fn next(&self, class: usize, length: u32) -> Option<LengthSet> {
         let counts = &self.counts[class * LENGTHS..][..LENGTHS];
         let length = (length as usize..LENGTHS).find(|length| counts[*length] > 0)?;
-        Some(LengthSet { place: (class * LENGTHS + length) as u16, count: counts[length] })
+        Some(LengthSet { number: (class * LENGTHS + length) as u16, count: counts[length] })
     }
 
     /// Returns the member of a set at position `nth`, in the order of their numbers. `None` if the set has at most
     /// `nth` members.
     #[inline]
     pub fn get(&self, set: LengthSet, nth: usize) -> Option<Member> {
-        let first = usize::from(set.place) * self.words_each;
-        let mut left = nth;
-        for (place, &size) in self.sizes[first..][..self.words_each].iter().enumerate() {
+        let first = usize::from(set.number) * self.words_each;
+        let mut left = nth; // members to skip
+        for (index, &size) in self.sizes[first..][..self.words_each].iter().enumerate() {
             if left < size.into() {
-                let bit = nth_one(self.words[first + place], left as u64);
-                return Some(Member((place * WORD) as u16 + bit as u16));
+                let bit = nth_one(self.words[first + index], left as u64);
+                return Some(Member((index * WORD) as u16 + bit as u16));
             }
             left -= usize::from(size);
         }
@@ -114,25 +115,32 @@ impl LengthSets {
     }
 }
 
-/// Returns the position of the `nth` one of a word, from 0, which must have more than `nth` ones. Takes no branches:
-/// positions are random, and a mispredicted branch costs more.
+/// Returns the position of the `nth` bit that is one in a word, from 0. The word must have more than `nth` ones. Takes
+/// no branches: positions are random, and a mispredicted branch costs more.
+///
+/// All eight bytes of the word are processed at once. Step 1 counts the ones of each byte. Step 2 finds the byte with
+/// the wanted one by prefix sums. Step 3 spreads the bits of this byte to eight bytes, and finds the bit in the same
+/// way.
 #[inline]
 fn nth_one(word: u64, nth: u64) -> u64 {
     /// One in each byte.
     const EACH: u64 = u64::MAX / 0xFF;
     /// Returns the number of bytes whose prefix sum, that of a byte and all below it, is at most `nth`, and the sums.
     fn bytes_before(ones: u64, nth: u64) -> (u64, u64) {
+        // A product with a one in each byte has in each byte the sum of that byte and all below it.
         let sums = ones.wrapping_mul(EACH);
         // Each byte is 128 + nth - sum, whose highest bit tells the comparison: both are at most 64.
         let is_before = (((nth * EACH) | (0x80 * EACH)) - sums) >> 7 & EACH;
         (is_before.wrapping_mul(EACH) >> 56, sums)
     }
+    // Step 1: ones of each two bits, of each four, and of each byte.
     let pairs = word - ((word >> 1) & (0x55 * EACH));
     let nibbles = (pairs & (0x33 * EACH)) + ((pairs >> 2) & (0x33 * EACH));
     let ones = (nibbles + (nibbles >> 4)) & (0x0F * EACH);
+    // Step 2: the byte, and the number of ones to skip in it. The shift by 8 gives the sum of the bytes before it.
     let (byte, sums) = bytes_before(ones, nth);
     let left = nth - (sums << 8 >> (8 * byte) & 0xFF);
-    // Bit i of the byte goes to byte i, as 1.
+    // Step 3: copies the byte to all bytes and keeps bit i in byte i. Then makes each byte that is not 0 a 1.
     let spread = (((word >> (8 * byte)) & 0xFF) * EACH) & 0x8040_2010_0804_0201;
     let bits = (spread + 0x7F * EACH) >> 7 & EACH;
     8 * byte + bytes_before(bits, left).0
@@ -178,7 +186,7 @@ mod tests {
                 for length in 0..=LONGEST {
                     let scan: Vec<Member> = all
                         .clone()
-                        .filter(|(m, of)| *of == class && queues[m.index()].min(LONGEST) == length)
+                        .filter(|(m, its_class)| *its_class == class && queues[m.index()].min(LONGEST) == length)
                         .map(|(member, _)| member)
                         .collect();
                     if scan.is_empty() {

@@ -1,8 +1,10 @@
-//! FIFO list of members, with O(1) removal of any member.
+//! FIFO list of members, with O(1) removal of any member. Policies with a list of idle members use it for their order
+//! ([`crate::policy::ThresholdList`]).
 
 use crate::state::Member;
 
-/// Ring of doubly linked members; its sentinel follows the last member.
+/// Ring of doubly linked members. The ring also contains a *sentinel*, an element that is no member: it follows the
+/// last member and precedes the first. So no link is ever empty.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// Next member, or the sentinel.

@@ -1,8 +1,11 @@
-//! Detection of tasks lost on the way to a member or back, which would stay outstanding for ever.
+//! Detection of tasks lost on the way to a member or back, which would stay outstanding for ever. Policies that count
+//! outstanding tasks pass each load report through [`Losses`], which *writes off* lost tasks: it subtracts them from
+//! the outstanding ones.
 //!
 //! *In flight* means here: outstanding, and not among the tasks that the member reports. Such a task is on its
 //! way to the member or back, or lost. Traffic to a member pauses from time to time, so the smallest number in
-//! flight at 64 consecutive replies is the number of lost tasks.
+//! flight at 64 consecutive replies is the number of lost tasks. A member's *drift* is the load sent to it since its
+//! last report.
 
 use crate::state::{Load, MemberState, Parts, Report, View};
 
@@ -19,6 +22,7 @@ struct Window {
 }
 
 impl Window {
+    /// A window without replies.
     const FRESH: Self = Self { replies: 0, least: u32::MAX };
 }
 
@@ -104,8 +108,9 @@ impl LossWatch<'_> {
         outstanding - self.settle(state, in_flight)
     }
 
-    /// Processes a report. The outstanding tasks beyond the reported ones were in flight when the member
-    /// answered: they become its drift. Returns their number.
+    /// Processes a report, for policies that decide by load plus drift. The outstanding tasks beyond the reported ones
+    /// were in flight when the member answered: they become its drift, which the report would otherwise clear. Returns
+    /// their number.
     #[inline(always)]
     pub fn keep_in_flight(&mut self, state: MemberState<'_>, load: Load) -> u32 {
         let in_flight = state.outstanding().saturating_sub(load.whole_tasks());
@@ -141,7 +146,7 @@ mod tests {
 
     const A: Member = Member(0);
 
-    /// View and windows of one member.
+    /// Creates the view and the windows of one member.
     fn one() -> (View, Losses) {
         let mut losses = Losses::default();
         losses.resize(1);

@@ -1,4 +1,11 @@
-//! Data structures of policies: orders and sets by queue, weights, lists, windows of values and of replies.
+//! Data structures of policies:
+//!
+//! - [`Ranks`], [`SpeedRanks`]: members in the order of their queues or completion times;
+//! - [`LengthSets`]: sets of members by queue length;
+//! - [`Alias`]: draws by weight;
+//! - [`Line`]: a list of members;
+//! - [`MovingWindow`]: means over the last values;
+//! - [`Losses`]: detection of lost tasks.
 
 mod alias;
 mod lengths;

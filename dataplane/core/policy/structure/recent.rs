@@ -1,8 +1,9 @@
-//! Moving window over the last values of a stream, in constant memory: sums over stretches, of which old ones
-//! are dropped.
+//! Moving window over the last values of a stream, in constant memory: sums over *stretches* (runs of consecutive
+//! values), of which old ones are dropped. The learner of service rates uses it for mean service times and arrivals.
 
-/// Number of stretches. A window uses about half of them, so its length is exact to a sixteenth.
+/// Maximum number of stretches. A window uses about half of them; the rest is room for a shorter window's stretches.
 const STRETCHES: usize = 32;
+/// Number of stretches of a full window. Its length is exact to one stretch, a sixteenth.
 const WINDOW_STRETCHES: u64 = 16;
 
 /// Consecutive values.
@@ -47,7 +48,7 @@ impl MovingWindow {
 
     /// Adds `count` values with total `sum`, and drops values older than the last `window` ones.
     pub fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
-        let stretch_len = (window / WINDOW_STRETCHES).max(1);
+        let stretch_len = (window / WINDOW_STRETCHES).max(1); // values in a stretch
         if self.len == 0 || self.newest().count >= stretch_len {
             self.open();
         }
@@ -55,6 +56,7 @@ impl MovingWindow {
         self.newest().join(value);
         self.total.join(value);
         self.last_ns = now_ns;
+        // Drops the oldest stretch as long as the remaining ones have at least `window` values.
         while self.len > 1 && self.total.count - self.stretches[self.oldest].count >= window {
             let dropped = self.stretches[self.oldest];
             self.total.count -= dropped.count;
@@ -124,6 +126,7 @@ mod tests {
         assert_eq!(recent.mean(), Some(3.0));
         // A window may exceed its length by one stretch, a sixteenth.
         assert!((160..=170).contains(&recent.count()), "{}", recent.count());
+        // One value every 10 ns: the window starts at the time of the value before its first one.
         assert_eq!(recent.start_ns(), 10_000 - 10 * recent.count());
         assert_eq!(recent.last_ns(), 10_000);
     }
@@ -136,7 +139,7 @@ mod tests {
         }
         let count = recent.count();
         assert!((50_000..=53_200).contains(&count), "{count}");
-        let mean = recent.mean().unwrap();
+        let mean = recent.mean().unwrap(); // the last `count` numbers up to 100,000
         assert!((mean - (100_000.0 - count as f64 / 2.0)).abs() < 1.0, "{mean}");
         for time in 1..=40 {
             recent.add(100_000 + time, 1, 1, 20);

@@ -35,7 +35,8 @@ fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
 }
 
 /// Waits for a condition that other tests of this process may delay. A lock ends with its last descriptor,
-/// and a process that another test is just starting may still hold one.
+/// and a process that another test is just starting may still hold one. `what` names the condition in the panic
+/// message.
 fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !is_true() {
@@ -163,7 +164,7 @@ fn foreign_file_is_left_alone() {
     assert!(error.contains("of another program"), "{error}");
 }
 
-/// Actions of other processes of the same user on a region's memory while agent and workers run.
+/// Tries the actions by which another process of the same user could take the memory away. Agent and workers run on.
 // promise: agent.2
 #[test]
 fn peers_cannot_remove_the_memory() {
@@ -220,10 +221,10 @@ fn offered_channels_match_current_owners() {
     ));
 }
 
-/// A worker that scribbles everywhere spoils channels, but prevents no one from attaching.
+/// A worker that overwrites the whole region spoils channels, but prevents no one from attaching.
 // promise: agent.2
 #[test]
-fn workers_can_attach_after_any_scribbling() {
+fn workers_can_attach_to_overwritten_memory() {
     let (_folder, path, region) = created();
     for value in [u64::MAX, 1, 0xDEAD_BEEF] {
         region.memory().iter().for_each(|word| word.store(value, Relaxed));
@@ -245,9 +246,9 @@ fn workers_can_attach_after_any_scribbling() {
 
 // promise: agent.2
 #[test]
-fn peers_that_say_nothing_cost_the_agent_nothing() {
+fn silent_peers_occupy_no_descriptor() {
     let (_folder, path, region) = created();
-    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let open_descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
     let connect = || {
         let flags = SocketFlags::CLOEXEC;
         let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -259,8 +260,9 @@ fn peers_that_say_nothing_cost_the_agent_nothing() {
     // The last client is served, so the earlier ones have been.
     let other = WorkerRegion::open(&path).unwrap();
     assert!(other.has_agent());
-    // Other tests of this process open files at the same time, far fewer than a hundred.
-    wait_until("few descriptors are open", || open() <= 100 + peers.len());
+    // The peers' own ends are open in this process. Other tests of the process open far fewer than 100 files. The
+    // agent's ends would be 100 more.
+    wait_until("few descriptors are open", || open_descriptors() <= 100 + peers.len());
     drop(region);
 }
 
@@ -291,7 +293,7 @@ fn runs_out_of_descriptors() {
     let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let peer = rustix::net::socket_with(unix, kind, SocketFlags::CLOEXEC, None).unwrap();
     let before = getrlimit(Resource::Nofile);
-    // Lowest free descriptor: all below are taken, and from now on it is one too many.
+    // Lowest free descriptor. As the limit, it leaves the process no free descriptor.
     let free = fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
     let mut none = before;
     none.current = Some(free);
@@ -335,7 +337,7 @@ fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> Region
 
 // promise: agent.2
 #[test]
-fn offers_that_can_not_be_are_refused() {
+fn impossible_offers_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let identities = identities(1).into_iter().map(Some).chain([None]).collect();
@@ -343,16 +345,17 @@ fn offers_that_can_not_be_are_refused() {
     let good = offer.to_bytes();
     assert_eq!(Offer::parse(&good), Ok(offer.clone()));
     // Parses the offer after a change of these bits of one byte.
-    let with = |at: usize, byte: u8| {
+    let parse_flipped = |offset: usize, bits: u8| {
         let mut bytes = good.clone();
-        bytes[at] ^= byte;
+        bytes[offset] ^= bits;
         Offer::parse(&bytes)
     };
     // Offsets: 0 the magic, 8 the version, 16 the number of channels, 24 the number of slots.
-    assert_eq!(with(0, 1), Err(InvalidOffer::Foreign));
-    assert_eq!(with(8, 1), Err(InvalidOffer::Version(VERSION ^ 1)));
-    for at in 16..32 {
-        assert!(matches!(with(at, 0x45), Err(InvalidOffer::Damaged(_))), "byte {at}");
+    assert_eq!(parse_flipped(0, 1), Err(InvalidOffer::Foreign));
+    assert_eq!(parse_flipped(8, 1), Err(InvalidOffer::Version(VERSION ^ 1)));
+    for offset in 16..32 {
+        let parsed = parse_flipped(offset, 0x45);
+        assert!(matches!(parsed, Err(InvalidOffer::Damaged(_))), "byte {offset}");
     }
     for len in 0..good.len() {
         assert!(Offer::parse(&good[..len]).is_err(), "{len} bytes");
@@ -360,6 +363,7 @@ fn offers_that_can_not_be_are_refused() {
     // The magic and the version alone are an agent's refusal.
     assert_eq!(Offer::parse(&good[..16]), Err(InvalidOffer::Refused));
 
+    // Creates anonymous memory of this length with these seals.
     let memory = |len, seals| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("test", flags).unwrap();
@@ -409,7 +413,7 @@ fn unresponsive_agent_times_out() {
 }
 
 #[test]
-fn shapes_that_can_not_be_are_refused() {
+fn impossible_shapes_are_refused() {
     for (workers, slots, payload) in [(0, 4, 32), (1, 3, 32), (1, 4, 0), (1, 1 << 20, 32)] {
         let error = WorkerRegion::heap(&identities(workers), slots, payload).unwrap_err();
         assert!(matches!(error, RegionError::RegionShape(_)), "{error}");

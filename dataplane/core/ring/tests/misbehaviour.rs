@@ -16,21 +16,21 @@ fn credits(region: &WorkerRegion) -> impl Fn(u64) + '_ {
 
 // promise: agent.2
 #[test]
-fn answers_to_tasks_never_given_are_a_fault() {
+fn credit_for_an_ungiven_task_is_an_error() {
     let (region, mut channel, worker_end) = joined(4, 16);
-    let credit = credits(&region);
-    credit(1);
+    let set_count = credits(&region);
+    set_count(1);
     assert_eq!(channel.collect(), Err(CreditError::TooMany { given: 0, found: 1 }));
-    credit(0);
+    set_count(0);
     assert!(channel.give(ids(0), &[]));
     echo(&worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
     // A second answer to the same task.
-    credit(2);
+    set_count(2);
     assert_eq!(channel.collect(), Err(CreditError::TooMany { given: 1, found: 2 }));
-    credit(u64::MAX);
+    set_count(u64::MAX);
     assert!(matches!(channel.collect(), Err(CreditError::TooMany { .. })));
-    credit(0);
+    set_count(0);
     assert_eq!(channel.collect(), Err(CreditError::Backwards { before: 1, found: 0 }));
     // The dispatcher's own account is unchanged.
     assert_eq!((channel.sender().outstanding(), channel.sender().next()), (0, 1));
@@ -119,18 +119,19 @@ proptest! {
         let words = region.words(0);
         let area = region.area(0);
         let mut reply = [0; 16];
+        // Tasks given; tasks completed or lost; lost ones alone.
         let (mut given, mut done, mut lost) = (0_u64, 0_u64, 0_u64);
-        for (step, value, at) in steps {
+        for (step, value, index) in steps {
             // Steps 1, 6 and 7 write nearly valid values, which pass the first checks. Steps 2 to 5 write random ones.
             match step {
                 0 => given += u64::from(channel.give(ids(0), &[1, 2, 3])),
                 1 => words.credit[credit::DONE].store(done.wrapping_add(value % 3), Relaxed),
-                2 => words.credit[usize::from(at) % credit::WORDS].store(value, Relaxed),
+                2 => words.credit[usize::from(index) % credit::WORDS].store(value, Relaxed),
                 6 => words.credit[credit::LISTED].store(done.wrapping_add(value % 3), Relaxed),
-                7 => words.completed[usize::from(at) % 4].store(value % 5, Relaxed),
-                3 => area[usize::from(at) % area.len()].store(value, Relaxed),
+                7 => words.completed[usize::from(index) % 4].store(value % 5, Relaxed),
+                3 => area[usize::from(index) % area.len()].store(value, Relaxed),
                 4 => words.claim[claim::CLAIM].store(value | claim::ATTACHED, Relaxed),
-                _ => words.control[usize::from(at) % control::WORDS].store(value, Relaxed),
+                _ => words.control[usize::from(index) % control::WORDS].store(value, Relaxed),
             }
             match channel.collect() {
                 Ok(numbers) => {

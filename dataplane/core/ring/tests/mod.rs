@@ -64,7 +64,7 @@ fn task(number: u64) -> TaskPosition {
 }
 
 #[test]
-fn a_task_goes_and_its_reply_comes_back() {
+fn reply_returns_for_a_given_task() {
     let (_region, mut channel, worker_end) = joined(4, 100);
     assert_eq!(worker_end.identity(), WorkerIdentity { id: 7, pool: 1 });
     assert!(worker_end.take().unwrap().is_none());
@@ -116,6 +116,7 @@ fn bursts_stay_ordered_over_many_laps() {
 #[test]
 fn two_threads_pass_every_task_once() {
     let tasks: u32 = if cfg!(miri) { 60 } else { 50_000 };
+    // The task with number `seq` has `seq` modulo 65 bytes, each with that number: 64 is the maximum length.
     let (_region, mut channel, worker_end) = joined(8, 64);
     let worker = std::thread::spawn(move || {
         for seq in 0..tasks {

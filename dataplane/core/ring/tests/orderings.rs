@@ -1,4 +1,7 @@
 //! Tests of the protocol with loom, which runs a few steps in every order that the memory model allows.
+//!
+//! A worker claims a channel by a number, and the dispatcher grants the claim by repeating it. Slots carry tasks to the
+//! worker, and its count of completed tasks (the *credit*) returns.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
@@ -54,7 +57,7 @@ fn words(slots: usize) -> ChannelWords<Shared> {
     }
 }
 
-/// Returns a notice that is different for each task.
+/// Returns the notice (the slot's content) of task `number`, different for each task.
 fn task(number: u64) -> Notice {
     Notice { offset: 0, len: number as u32 + 10, class: number as u16 + 20 }
 }
@@ -97,7 +100,7 @@ fn bytes_are_visible_with_notices_and_credits() {
             })
         };
         let mut answered = 0;
-        // Checks the new replies, and returns the number of all so far.
+        // Checks the new replies, and returns the number of all replies so far.
         let mut collect = |sender: &mut Sender<Shared>| {
             for number in sender.collect().expect("a worker without fault") {
                 assert_eq!(number, answered);
@@ -122,7 +125,7 @@ fn bytes_are_visible_with_notices_and_credits() {
 /// A worker that sees the first task of a burst sees all of them.
 // promise: agent.1
 #[test]
-fn a_burst_is_seen_whole() {
+fn worker_sees_a_burst_at_once() {
     loom::model(|| {
         let words = words(4);
         let mut sender = Sender::new(words.clone());
@@ -225,7 +228,7 @@ fn departed_and_died_workers_stay_distinct() {
 /// A worker that sees the stop request sees every task given before it.
 // promise: agent.1
 #[test]
-fn the_word_to_stop_overtakes_no_task() {
+fn stop_request_overtakes_no_task() {
     loom::model(|| {
         let words = words(2);
         let mut sender = Sender::new(words.clone());

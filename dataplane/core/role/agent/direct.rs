@@ -37,6 +37,7 @@ pub struct DirectRoute {
 /// Next hops to clients.
 #[derive(Debug)]
 pub struct ClientHops {
+    /// Hosts on the ports' networks, with their MAC addresses if known.
     neighbours: Neighbours,
     /// Questions for MAC addresses. Holds no packets.
     resolver: ArpResolver<()>,
@@ -60,6 +61,7 @@ impl ClientHops {
         now_ms: u64,
     ) -> Option<Mac> {
         let hop = if network.reaches(client) { client } else { network.gateway? };
+        // A slot is an entry of the neighbour table; the table counts milliseconds in 32 bits, which wrap.
         let (neighbours, now) = (&self.neighbours, now_ms as u32);
         let found = neighbours.find(port, hop);
         let slot = found.unwrap_or_else(|| neighbours.insert(port, hop, now));
@@ -72,7 +74,8 @@ impl ClientHops {
         mac
     }
 
-    /// Learns the MAC address of a host, if it is a next hop. Returns false otherwise.
+    /// Learns the MAC address of a host, if it is a next hop of a client. Returns false otherwise. Without `mac`, only
+    /// looks for the host.
     pub fn learn<A: HostAddress>(
         &self,
         port: usize,
@@ -87,7 +90,7 @@ impl ClientHops {
         true
     }
 
-    /// Returns the next question to send, and gives up hosts that answered none.
+    /// Returns the next question to send, if one is due, and gives up hosts that answered none.
     pub fn next_question(&mut self, now_ms: u64) -> Option<ArpQuestion> {
         while self.resolver.next_silent(now_ms, &self.neighbours).is_some() {}
         self.resolver.due(now_ms, &self.neighbours)
@@ -97,7 +100,9 @@ impl ClientHops {
 /// Completions for one leaf, of one pool.
 #[derive(Debug, Default)]
 struct Batch {
+    /// Pool of all entries; meaningless for an empty batch.
     pool: u16,
+    /// Completions in order.
     entries: ArrayVec<Completion, COMPLETIONS_MAX>,
     /// Time of the report in ticks, at the latest.
     due: u64,
@@ -181,6 +186,7 @@ impl Completions {
         let is_due = |batch: &Batch| !batch.entries.is_empty() && batch.due <= now;
         let leaf = self.batches.iter().position(is_due);
         let Some(leaf) = leaf else {
+            // All due batches are sent, so the time of the next report changes.
             let waiting = self.batches.iter().filter(|batch| !batch.entries.is_empty());
             self.due = waiting.map(|batch| batch.due).min().unwrap_or(u64::MAX);
             return None;
@@ -196,12 +202,12 @@ impl Completions {
 mod tests {
     use super::*;
 
-    /// Completion with this number of tasks left.
+    /// Returns a completion with this number of tasks left.
     fn done(left: u16) -> Completion {
         Completion { worker: 5, left, service_ns: 1 }
     }
 
-    /// Batches in nanoseconds.
+    /// Creates empty batches with a clock of one tick per nanosecond.
     fn batches() -> Completions {
         Completions::new(Timing { ticks_hz: 1_000_000_000 })
     }

@@ -1,7 +1,8 @@
 //! Transfer of tasks to workers: copied to another process, or handed over to a thread of this one.
 //!
-//! A worker claims its channel by a number and then gets the grant. Each completed task is a credit. A *slot* is the
-//! index of a task in the channel's ring.
+//! A worker set has one link per worker. A *channel* is memory that the agent shares with the worker. A worker claims
+//! its channel by a number and then gets the grant. Each completed task is a credit. A *slot* is the index of a task in
+//! the channel's ring.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +22,7 @@ pub trait Work: Sized {
     fn ids(&self) -> TaskIds;
     /// Returns its bytes.
     fn payload(&self) -> &[u8];
-    /// Converts the task for handing over, with a note that `unpack` gets back.
+    /// Converts the task for handing over, with a note (a number) that `unpack` gets back.
     fn pack(self) -> (Self::Parcel, u32);
     /// Converts a handed-over task back. `None` if its bytes are no longer a task.
     fn unpack(parcel: Self::Parcel, note: u32) -> Option<Self>;
@@ -48,6 +49,7 @@ impl<T: Work> fmt::Debug for WorkerLink<T> {
 }
 
 impl<T: Work> From<Channel> for WorkerLink<T> {
+    /// Creates the link to a worker that gets copies.
     fn from(channel: Channel) -> Self {
         let held = (0..channel.sender().slots()).map(|_| None).collect();
         Self::Copied { channel, held }
@@ -55,6 +57,7 @@ impl<T: Work> From<Channel> for WorkerLink<T> {
 }
 
 impl<T: Work> From<Producer<T::Parcel>> for WorkerLink<T> {
+    /// Creates the link to a thread that gets the tasks themselves.
     fn from(producer: Producer<T::Parcel>) -> Self {
         Self::Handed(producer)
     }
@@ -101,10 +104,10 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Processes new credits. Returns the counts of the completed tasks, see [`Channel::collect`].
+    /// Processes new credits. Returns the counts of the completed tasks: the first completion of a channel has count 0.
     ///
     /// # Errors
-    /// Same as for [`Channel::collect`].
+    /// If the worker's count or list of completed tasks is impossible. The caller must then exclude the worker.
     #[inline]
     pub fn collect(&mut self) -> Result<Range<u64>, CreditError> {
         match self {
@@ -129,7 +132,7 @@ impl<T: Work> WorkerLink<T> {
                 let lost = channel.sender_mut().revoke();
                 channel.wake(); // so that a sleeping worker sees the revocation
                 // From the slot of the oldest task, so that tasks given in order return in order.
-                let oldest = lost.start as usize & (held.len() - 1);
+                let oldest = lost.start as usize & (held.len() - 1); // the number of slots is a power of two
                 for slot in (oldest..held.len()).chain(0..oldest) {
                     if let Some(task) = held[slot].take() {
                         take_back(task, channel);

@@ -1,4 +1,7 @@
-//! Sending of an agent's messages to its leaves.
+//! Sending of an agent's messages to its leaves: registrations, queue reports and completion reports.
+//!
+//! Under *direct return* a worker's reply goes straight to the client. The leaf learns of it by a *completion report*,
+//! which has several completions of one pool.
 
 use std::net::IpAddr;
 
@@ -36,14 +39,16 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// Same as [`Responder::finish`]. First sends the completion report in which the task has no room.
+    /// Sends the reply of a completed task, or counts its drop. First sends the waiting completion report if the task's
+    /// completion has no room in it.
     #[inline]
     pub fn finish(&mut self, done: TaskCompletion<'_, Packet<P::Buf>>) {
         self.make_room(&done.task);
         self.responder.finish(done);
     }
 
-    /// Sends the completion report in which this task has no room, if there is one.
+    /// Sends the waiting completion report to the task's leaf if the task's completion has no room in it: it is full,
+    /// or belongs to another pool.
     #[inline]
     pub fn make_room(&mut self, task: &Packet<P::Buf>) {
         let (pool, _) = task.addressed();

@@ -14,7 +14,8 @@
 //! exchange loads at the end of each *beat*, a fixed interval.
 //!
 //! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
-//! announces workers to one leaf.
+//! announces workers to one leaf. A *tap* records packets for a capture, and *explains* decisions to `wedjat explain`.
+//! A *ledger* compares the received packets with the sent, held and dropped ones.
 
 mod direct;
 mod link;
@@ -115,13 +116,13 @@ pub struct Parts<B: Buf + Token, A> {
     pub reports: Option<QueueReports>,
     /// Exchange of tasks with peers, if it has any.
     pub peers: Option<PeerGroup>,
-    /// Reported deaths.
+    /// Deaths of worker processes, which another thread pushes.
     pub deaths: Arc<ArrayQueue<Death>>,
     /// Counters.
     pub counters: Counters,
     /// Parameters of the clock that the caller of [`Agent::poll`] reads.
     pub timing: Timing,
-    /// Commands.
+    /// Commands from the control thread, such as changed pools and workers.
     pub commands: AgentCommands<B>,
     /// Maximum number of pools, and of workers in all of them.
     pub room: (usize, usize),
@@ -138,7 +139,7 @@ pub struct PoolWorkers<B: Buf + Token> {
     pub workers: WorkerSet<Packet<B>>,
 }
 
-/// Agent; see the module's documentation.
+/// Agent: the dispatcher core of a worker host. Its poll loop calls [`Agent::poll`].
 #[derive(Debug)]
 pub struct Agent<P: Port<Buf: Token>, A> {
     /// Workers of each pool.
@@ -149,20 +150,27 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     addresses: ArrayVec<PortAddress, PORTS_MAX>,
     /// Buffer pool for packets that the agent makes.
     pool: A,
+    /// UDP port of tasks.
     udp_port: u16,
+    /// Maximum bytes of a task after its header.
     payload_max: usize,
     /// Registrars, one per leaf.
     registrars: Vec<Registrar>,
     /// Next hops to clients, for replies without the leaf; `None` without leaves.
     hops: Option<Box<ClientHops>>,
+    /// Exchange of tasks with peers, if it has any.
     peers: Option<Box<PeerGroup>>,
+    /// Deaths of worker processes, which another thread pushes.
     deaths: Arc<ArrayQueue<Death>>,
+    /// Parameters of the clock, for conversions of ticks.
     timing: Timing,
     /// Time of the next periodic work in ticks.
     next_tick: u64,
+    /// Counter of busy and of empty polls.
     time: PollTime,
     /// Tasks completed by threads up to the last poll, over all current pools.
     ended: u64,
+    /// Commands from the control thread, applied at each tick.
     commands: AgentCommands<P::Buf>,
     /// Sum of the attach statistics of removed pools.
     former: AttachStats,
@@ -170,25 +178,17 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 
 /// Kind of a received packet.
 enum Arrival<B> {
+    /// A task with the agent as its destination.
     Task(Packet<B>),
     /// A task with another destination than the agent, and the index of the leaf that sent it.
     DirectTask(Packet<B>, u8),
-    /// An acknowledgement, with the offset of its payload in the frame.
-    Acknowledgement {
-        header: Header,
-        payload: Range<usize>,
-    },
+    /// A leaf's acknowledgement of a worker's registration, with the range of its payload in the frame.
+    Acknowledgement { header: Header, payload: Range<usize> },
     /// A leaf's probe of a worker's queue length.
-    Probe {
-        header: Header,
-    },
+    Probe { header: Header },
     /// A peer's message, with its source addresses and the range of its body in the frame.
-    PeerMessage {
-        from: (IpAddr, Mac),
-        header: Header,
-        body: Range<usize>,
-    },
-    /// ARP or neighbour discovery.
+    PeerMessage { from: (IpAddr, Mac), header: Header, body: Range<usize> },
+    /// ARP or neighbour discovery; not parsed yet.
     Neighbour,
 }
 
@@ -217,7 +217,7 @@ fn datagram(
 }
 
 /// Same as [`datagram`], for other frames than IPv4 at an IPv4 port. `None` for ARP and neighbour
-/// discovery.
+/// discovery. The addresses of an IPv6 datagram stay in the frame, and are 0 in the result.
 #[inline(never)]
 fn other_datagram(
     frame: &[u8],
@@ -323,7 +323,7 @@ where
             received += self.responder.out.receive(port, now, &mut burst);
             self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
-            let explains = self.responder.out.tap.explains();
+            let explains = self.responder.out.tap.explains(); // once per burst: `wedjat explain` is rarely active
             for packet in burst {
                 match explains {
                     false => _ = self.take(port, packet, now),
@@ -346,7 +346,7 @@ where
             });
             ended += workers.ended();
         }
-        // Threads reply themselves, but their replies make the poll a busy one, too.
+        // Threads reply themselves, but their replies make the poll a busy one, too: adds those since the last poll.
         replied += ended - std::mem::replace(&mut self.ended, ended);
         if self.peers.is_some() {
             self.exchange_with_peers();
@@ -359,7 +359,7 @@ where
         }
         self.send_completions(now);
         self.responder.out.flush();
-        // Threads count their replies themselves, later.
+        // Threads count their replies themselves, later, so their agent's ledger is not exact here.
         if self.responder.threads.is_empty() {
             self.responder.out.counters.check_ledger(|| self.held());
         }
@@ -367,7 +367,8 @@ where
         received
     }
 
-    /// Same as [`Agent::take`], and explains the packet's outcome.
+    /// Same as [`Agent::take`], and explains the packet's outcome to `wedjat explain`: the state of the pool before the
+    /// decision, the chosen worker, and the result.
     #[cold]
     fn explain(&mut self, port: usize, packet: P::Buf, now: u64) {
         if let Some(explainer) = self.responder.out.tap.explainer() {
@@ -377,10 +378,12 @@ where
                 let id = |member| set.workers.id_of(member).unwrap_or(NO_MEMBER);
                 Some(PoolBeliefs::named(set.workers.dispatcher().beliefs(), id))
             };
+            // Begins the packet's record; `settle` below completes it.
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
         }
         let fate = self.take(port, packet, now);
         let Some(explainer) = self.responder.out.tap.explainer() else { return };
+        // Only a task given to a worker has a chosen member.
         let (member, pool) = match (fate, explainer.pool()) {
             (Fate::Given { member }, Some(pool)) => (Some(member), pool),
             _ => (None, 0),
@@ -436,7 +439,7 @@ where
         }
     }
 
-    /// Counts a consumed or dropped message.
+    /// Counts a processed or refused message. Returns its outcome.
     fn count_message(&self, result: Result<(), DropReason>) -> Fate {
         match result {
             Ok(()) => {
@@ -447,7 +450,7 @@ where
         }
     }
 
-    /// Drops and counts a packet.
+    /// Counts a dropped packet. Returns its outcome.
     #[inline]
     fn drop_for(&self, reason: DropReason) -> Fate {
         self.responder.out.counters.drop(reason, 1);
@@ -456,6 +459,9 @@ where
 
     /// Processes a leaf's acknowledgement of a worker. If the worker's pool has a key, the acknowledgement needs a
     /// valid proof.
+    ///
+    /// # Errors
+    /// The drop reason of the message, if it is not an expected one from a leaf of this agent.
     #[cold]
     fn acknowledged(
         &mut self,
@@ -484,6 +490,7 @@ where
                     }
                 }
             }
+            // Without a key, the bit for authentication is reserved.
             None if header.authenticated => return Err(DropReason::TaskReservedBit),
             None => {}
         }
@@ -492,7 +499,10 @@ where
         Ok(())
     }
 
-    /// Answers a leaf's probe of a worker's queue.
+    /// Answers a leaf's probe of a worker's queue with the number of tasks that name the worker.
+    ///
+    /// # Errors
+    /// The drop reason of the probe, if it is from no leaf of this agent, or names no worker here.
     fn answer_probe(
         &mut self,
         port: usize,
@@ -513,7 +523,7 @@ where
 
     /// Returns the index of the leaf with this address behind the port, if it is one of the agent's.
     fn leaf_at(&self, port: usize, address: IpAddr) -> Option<usize> {
-        let mut registrars = self.registrars.iter();
+        let mut registrars = self.registrars.iter(); // in the order of the leaves
         registrars.position(|registrar| (registrar.hop.port, registrar.leaf()) == (port, address))
     }
 
@@ -527,6 +537,7 @@ where
         }
         let Some(peers) = &mut self.peers else { return false };
         let hop = peers.hop_of(port, address);
+        // `mac` has at most one item to learn.
         hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
@@ -538,6 +549,9 @@ where
     }
 
     /// Parses a packet. Takes it out of `packet` if it is a task; leaves a message there.
+    ///
+    /// # Errors
+    /// The reason for dropping the packet.
     #[inline]
     fn read(
         &self,
@@ -557,6 +571,7 @@ where
         if frame.len() < ether::LEN {
             return Err(DropReason::Runt);
         }
+        // The common case first: IPv4 at an IPv4 port.
         let (mut datagram, is_own) =
             if ether::ether_type(frame) == ether::IPV4 && address.v6.is_none() {
                 datagram(frame, buf.checksums_verified(), address)?
@@ -565,7 +580,7 @@ where
                 let Some(datagram) = datagram else { return Ok(Arrival::Neighbour) };
                 datagram
             };
-        // Under direct return, a leaf keeps the client's destination.
+        // Under direct return, a leaf keeps the client's destination: its tasks are addressed to another host.
         let leaf = match is_own {
             true => None,
             false => Some(self.leaf_of(port, ether::src(frame)).ok_or(DropReason::OtherAddress)?),
@@ -598,7 +613,7 @@ where
                 let body = datagram.payload() + header.len()..usize::from(datagram.end);
                 return Ok(Arrival::PeerMessage { from, header, body });
             }
-            header.dst = NO_MEMBER; // no worker was chosen
+            header.dst = NO_MEMBER; // agents with peers have no leaf that chooses a worker
         }
         if payload.len() - header.len() > self.payload_max {
             return Err(DropReason::TaskTooLong);
@@ -613,7 +628,7 @@ where
         })
     }
 
-    /// Returns the index of the leaf with this MAC address behind the port.
+    /// Returns the index of the leaf with this MAC address behind the port, if it is one of the agent's.
     #[inline]
     fn leaf_of(&self, port: usize, mac: Mac) -> Option<u8> {
         let is_sender = |leaf: &Registrar| leaf.hop.port == port && leaf.mac() == Some(mac);
@@ -638,6 +653,7 @@ where
     fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
         let (pool, worker) = task.addressed();
         let counters = &self.responder.out.counters;
+        // Finds the pool's worker set, and checks that it has the worker that the task names.
         let Some(index) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
             return self.drop_for(DropReason::UnknownPool);
         };
@@ -662,6 +678,7 @@ where
             }
         }
         task.since_ns = self.responder.now_ns;
+        // The task stays at this agent. A task of a leaf counts for the worker that it names.
         if let Some(named) = named {
             // Counted before the hand-over, because a thread may answer before this core continues.
             task.set_worker_index(named.index);
@@ -673,6 +690,7 @@ where
                     reports.on_task(named.reporter, leaf);
                 }
             }
+            // Direct return: the leaf waits for this worker's completion, so its report must not be delayed.
             if let Some(route) = task.direct_route().filter(|_| task.is_last()) {
                 self.responder.note_full(worker, route);
             }
@@ -687,7 +705,7 @@ where
             }
             Err((task, reason)) => {
                 if worker != NO_MEMBER {
-                    self.responder.count(worker, -1);
+                    self.responder.count(worker, -1); // reverts the count above
                 }
                 if let Some(peers) = peers {
                     peers.note_failed();
@@ -704,7 +722,7 @@ where
         }
     }
 
-    /// Processes an ARP packet: answers a question for this host, and learns the MAC address of a leaf or peer.
+    /// Processes an ARP packet: answers a question for this host, and learns the MAC address of a leaf, peer or client.
     #[cold]
     fn arp(&mut self, port: usize, mut buf: P::Buf) -> Fate {
         let address = self.addresses[port];
@@ -715,6 +733,7 @@ where
         let is_to_us = packet.target == address.ip;
         let sender = Ipv4Addr::from_bits(packet.sender).into();
         let mac = is_to_us.then_some(packet.sender_mac);
+        // `|` instead of `||`: a host may be in both tables, and both must learn.
         let is_known =
             self.learn_hop(port, sender, mac) | self.learn_client(port, packet.sender, mac);
         let for_us = is_to_us && packet.operation == Operation::Request;
@@ -748,6 +767,7 @@ where
             false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == v6.ip),
         };
         let mac = mac.filter(|_| is_to_us);
+        // Both tables must learn, as in `arp`.
         let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), mac)
             | self.learn_client(port, host, mac);
         if asks && is_to_us && buf.resize(ndp::FRAME_LEN) {
@@ -807,7 +827,7 @@ where
         }
     }
 
-    /// Registers a worker that is due with the leaf at this index.
+    /// Registers a worker that is due with the leaf at this index, or first asks for the leaf's MAC address.
     fn register(&mut self, leaf: usize, now: u64) {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now) {
@@ -873,7 +893,7 @@ where
         }
     }
 
-    /// Publishes the numbers of held and of waiting tasks.
+    /// Publishes the numbers of held tasks (waiting or with workers) and of waiting ones.
     fn note_held(&self) {
         let (mut held, mut queued) = (0, 0);
         for PoolWorkers { workers, .. } in &self.worker_sets {
@@ -968,7 +988,7 @@ where
         (0..self.responder.threads.len()).for_each(|_| self.responder.add_up());
         self.responder.out.counters.set(Gauge::Held, 0);
         self.responder.out.counters.set(Gauge::Queued, 0);
-        self.send_completions(u64::MAX);
+        self.send_completions(u64::MAX); // also those that are not due yet
         self.responder.out.flush();
         self.responder.out.ports.into_iter().collect()
     }
@@ -979,24 +999,26 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
+    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
     #[inline]
     fn poll(&mut self, now: u64) -> usize {
         Self::poll(self, now)
     }
 
-    /// The next timer is a tick, the end of a beat, or a completion report. Ticks may be late while no packets arrive,
-    /// but heartbeats and reports may not.
+    /// Returns how long the core may sleep. The next timer is a tick, the end of a beat, or a completion report. Ticks
+    /// may be late while no packets arrive, but heartbeats and reports may not.
     fn progress(&self) -> Progress {
         let beat = self
             .peers
             .as_ref()
             .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
-        let beat = beat.min(self.responder.completions.due());
-        let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
-        let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
+        let punctual = beat.min(self.responder.completions.due());
+        let latest = self.next_tick.saturating_add(self.timing.rest()).min(punctual);
+        let progress = self.responder.out.progress(self.next_tick.min(punctual), latest);
         Progress { awaits_workers: self.held() > 0, ..progress }
     }
 
+    /// Returns the number of tasks waiting or with workers.
     fn held(&self) -> usize {
         Self::held(self)
     }

@@ -51,7 +51,7 @@ struct Line<N> {
     answered: Count<N>,
 }
 
-/// Named load; see the module's documentation.
+/// Numbers of unfinished tasks by the worker that the tasks name.
 #[derive(Debug, Default)]
 pub struct NamedLoad<N = AtomicU32>(Box<[Line<N>]>);
 
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn answers_see_exact_remainder_across_wraparound() {
         let load: NamedLoad = NamedLoad::new(2);
-        let start = u32::MAX - 2;
+        let start = u32::MAX - 2; // so that both counts wrap within the test
         load.0[1].answered.0.store(start, Relaxed);
         load.publish(1, start.wrapping_add(5));
         assert_eq!((0..5).map(|_| load.answer(1)).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
@@ -105,9 +105,10 @@ mod tests {
 
     /// In any order, no answer sees a negative count, which would wrap to a large one. None is left at the end.
     #[test]
-    fn threads_never_count_below_none() {
+    fn threads_never_count_below_zero() {
         let tasks: u32 = if cfg!(miri) { 50 } else { 20_000 };
         let load: NamedLoad = NamedLoad::new(1);
+        // Tasks handed over and not yet taken by a thread; tasks answered.
         let (ready, answered) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let work = || {

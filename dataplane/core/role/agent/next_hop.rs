@@ -1,4 +1,4 @@
-//! Host that an agent sends messages to: its MAC address, resolved or configured.
+//! Host that an agent sends messages to, a leaf or a peer agent: its MAC address, resolved or configured.
 
 use std::net::IpAddr;
 
@@ -28,11 +28,11 @@ impl NextHop {
         Self { address, port, mac, fixed: mac.is_some(), next_question: 0 }
     }
 
-    /// Returns true if the MAC address is unknown and a question is due.
+    /// Returns true if the MAC address is unknown and a question is due at `now` ticks. The caller must then send it.
     pub fn must_ask(&mut self, now: u64, ticks_hz: u64) -> bool {
-        // The caller sends a question that is due, so the next one is due an interval later.
         let is_due = self.mac.is_none() && now >= self.next_question;
         if is_due {
+            // The caller sends this question, so the next one is due an interval later.
             self.next_question = now + (ticks_hz / QUESTIONS_PER_SECOND).max(1);
         }
         is_due

@@ -1,4 +1,5 @@
-//! Replacement for `peers.rs` in a build without the feature `peers`.
+//! Replacement for `peers.rs` in a build without the feature `peers`: an agent that exchanges no tasks with other
+//! agents (*peers*). It has the functions of `peers.rs` that the agent calls, so that the calls need no conditions.
 
 use std::net::IpAddr;
 
@@ -20,30 +21,37 @@ use super::worker_set::Completion;
 pub enum PeerGroup {}
 
 impl PeerGroup {
+    /// Returns the pool whose tasks are exchanged.
     pub(super) fn pool(&self) -> u16 {
         match *self {}
     }
 
+    /// Returns the peer with this address behind a port.
     pub(super) fn hop_of(&mut self, _: usize, _: IpAddr) -> Option<&mut NextHop> {
         match *self {}
     }
 
+    /// Updates the number of waiting tasks.
     pub(super) fn note_waiting(&mut self, _: usize) {
         match *self {}
     }
 
+    /// Records a completed task.
     pub(super) fn note_done<T>(&mut self, _: &Completion<'_, T>) {
         match *self {}
     }
 
+    /// Records a task dropped because of a full queue.
     pub(super) fn note_failed(&mut self) {
         match *self {}
     }
 
+    /// Returns the peer to which a client's task is forwarded.
     pub(super) fn destination(&mut self) -> Option<usize> {
         match *self {}
     }
 
+    /// Parses the trailer of a task that a peer forwarded.
     pub(super) fn forwarded(
         &self,
         _: usize,
@@ -53,6 +61,7 @@ impl PeerGroup {
         match *self {}
     }
 
+    /// Returns the time of the next heartbeat in nanoseconds.
     pub(super) fn next_beat_ns(&self) -> u64 {
         match *self {}
     }
@@ -79,9 +88,9 @@ where
         self.drop_for(DropReason::TaskRole)
     }
 
-    /// Does nothing.
+    /// Does nothing: there are no peers to exchange messages with.
     pub(super) fn exchange_with_peers(&mut self) {}
 
-    /// Does nothing.
+    /// Does nothing: there is no periodic work for peers.
     pub(super) fn tick_peers(&mut self, _: u64) {}
 }

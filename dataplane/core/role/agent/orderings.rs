@@ -1,5 +1,8 @@
-//! Counts of a few tasks by the worker that they name. The checker loom runs them in every order that the
-//! memory model allows.
+//! Tests of the counts of unfinished tasks, by the worker that the tasks name. The checker loom runs them in every
+//! order that the memory model allows.
+//!
+//! The dispatcher publishes the number of accepted tasks and then hands a task over to a thread. The thread counts its
+//! answer and gets the number of tasks left.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
@@ -22,6 +25,7 @@ impl Number for AtomicU32 {
     }
 }
 
+/// Counts that loom checks, shared by the dispatcher and the threads.
 type CountedLoad = Arc<NamedLoad<AtomicU32>>;
 
 /// Creates the counts of one worker.
@@ -49,6 +53,7 @@ fn last_answer_sees_an_empty_queue() {
             assert!(load.unanswered(0, accepted) <= accepted);
             worker
         });
+        // The threads may answer in any order. The first to count may already see the second task's arrival.
         let mut left = workers.map(|worker| worker.join().expect("the worker"));
         left.sort_unstable();
         assert!(matches!(left, [0, 0 | 1]), "{left:?}");
@@ -59,13 +64,13 @@ fn last_answer_sees_an_empty_queue() {
 /// The dispatcher completes a task of its own and subtracts it from the published count.
 // promise: agent.1
 #[test]
-fn aborted_task_is_not_counted_against_its_thread() {
+fn own_completion_lowers_the_published_count() {
     loom::model(|| {
         let load = load();
         load.publish(0, 1);
         load.publish(0, 2);
         let worker = hand_over(&load);
-        load.publish(0, 1);
+        load.publish(0, 1); // the dispatcher completes the second task itself
         assert!(load.unanswered(0, 1) <= 1);
         assert!(worker.join().expect("the worker") <= 1);
         assert_eq!(load.unanswered(0, 1), 0);

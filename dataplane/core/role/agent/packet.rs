@@ -1,4 +1,9 @@
-//! Packet of a task. Its buffer waits while a worker serves the task, and then becomes the reply.
+//! Packet of a task at an agent. Its buffer waits while a worker serves the task, and then becomes the reply.
+//!
+//! A leaf, which schedules the tasks of a rack, sends tasks to the agent and receives the replies. Under *direct
+//! return* the reply goes to the client without the leaf. In a rack without a leaf, a *peer* is another agent: it may
+//! forward a task, with a *trailer* that has the client's side of the path. A *proof* is the signature in an
+//! authenticated message.
 
 use std::net::IpAddr;
 
@@ -22,7 +27,7 @@ use crate::wire::{ipv4, ipv6};
 pub struct ReplyFields<'a> {
     /// Worker named by the reply.
     pub worker: u16,
-    /// Unfinished tasks of that worker.
+    /// Unfinished tasks of that worker, which the sender needs for its next decisions.
     pub left: usize,
     /// Service time in nanoseconds.
     pub service_ns: u32,
@@ -62,7 +67,9 @@ pub struct Packet<B> {
     worker_index: u16,
     /// Offsets, ports and IPv4 addresses. The addresses are 0 for IPv6, whose addresses are read from the frame.
     datagram: Datagram,
+    /// Task header, which the response repeats with some changed fields.
     header: Header,
+    /// Extension of the header: application id, sequence and class; defaults if the header has none.
     extension: Extension,
     /// Origin, if a peer forwarded the task.
     forwarded: Option<ForwardedTask>,
@@ -140,7 +147,8 @@ impl<B: Buf> Packet<B> {
         self.direct
     }
 
-    /// Returns true if it fills its worker up to the policy's bound, by the mark of the leaf.
+    /// Returns true if the task fills its worker up to the policy's bound. The leaf marks such a task by a bit in the
+    /// queue length, because further tasks may wait at the leaf.
     #[inline]
     pub fn is_last(&self) -> bool {
         self.header.qlen & u16::from(FULL) != 0
@@ -163,13 +171,14 @@ impl<B: Buf> Packet<B> {
         }
     }
 
-    /// Same as [`Packet::into_forwarded`], for a task of this family.
+    /// Same as [`Packet::into_forwarded`], for a task of this address family.
     fn forward<A: Address>(mut self, route: &Route) -> Result<B, B> {
         let Route { by: (by, src_mac), to: (to, dst_mac) } = *route;
         let Some(dst) = A::from_ip(to) else { return Err(self.buf) };
         let src = A::src(&self.buf.bytes()[ether::LEN..]);
         let (start, end) = (self.datagram.payload(), usize::from(self.datagram.end));
         let (len, frame) = (end - start, self.buf.bytes_mut());
+        // The first node that forwards a task is its origin. Later ones keep the trailer, and replace the forwarder.
         let first =
             ForwardingTrailer { version: VERSION, hops: 0, by, origin: by, mac: ether::src(frame) };
         let via = self.forwarded.map_or(first, |forwarded| forwarded.via);
@@ -210,7 +219,7 @@ impl<B: Buf> Packet<B> {
         usize::from(self.worker_index)
     }
 
-    /// Sets that index.
+    /// Sets the index, among all of the agent's workers, of the worker that it names.
     #[inline]
     pub fn set_worker_index(&mut self, worker_index: u16) {
         self.worker_index = worker_index;
@@ -283,10 +292,11 @@ impl<B: Buf> Packet<B> {
     #[inline]
     fn response_flow<A: Address>(&self, client: A, node: A) -> Flow<A> {
         let (frame, datagram) = (self.buf.bytes(), self.datagram);
+        // For a forwarded task: the MAC address of the client's side, and the address to which the client sent it.
         let first = self.forwarded.map(|forwarded| (forwarded.via.mac, forwarded.origin));
         let first = first.and_then(|(mac, origin)| Some((mac, A::from_ip(origin)?)));
-        let sender = || self.direct.map_or_else(|| ether::src(frame), |route| route.mac);
-        let (dst_mac, src) = first.unwrap_or_else(|| (sender(), node));
+        let next_hop = || self.direct.map_or_else(|| ether::src(frame), |route| route.mac);
+        let (dst_mac, src) = first.unwrap_or_else(|| (next_hop(), node));
         Flow {
             src_mac: ether::dst(frame),
             dst_mac,
@@ -297,7 +307,8 @@ impl<B: Buf> Packet<B> {
         }
     }
 
-    /// Writes a response with `len` bytes after its header, written by `fill`.
+    /// Writes a response over the task in its buffer, with `len` bytes after its header, written by `fill`. Returns the
+    /// buffer as an error if it is too small.
     #[inline]
     fn write<A: Address>(
         mut self,
@@ -341,8 +352,8 @@ impl<B: Buf> Packet<B> {
         tasks: u16,
         credential: Option<&Credential>,
     ) -> Result<B, B> {
-        let payload = if is_v6(self.buf.bytes()) { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
-        if self.datagram.payload() != payload {
+        let payload_start = if is_v6(self.buf.bytes()) { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+        if self.datagram.payload() != payload_start {
             return Err(self.buf);
         }
         let (len, service_ns) = (self.bytes().len(), self.extension.service_ns);
@@ -364,31 +375,37 @@ impl<B: Buf> Packet<B> {
     }
 }
 
+/// The task as a worker set gives it to workers: copied to another process, or handed over to a thread.
 impl<B: Buf + Token> Work for Packet<B> {
     type Parcel = B;
 
+    /// Returns the arrival time in nanoseconds.
     #[inline]
     fn since_ns(&self) -> u64 {
         self.since_ns
     }
 
+    /// Returns the ids and the class in the task's header, which a worker process gets.
     #[inline]
     fn ids(&self) -> TaskIds {
         let Extension { app, seq32, class, .. } = self.extension;
         TaskIds { app, seq: seq32, class }
     }
 
+    /// Returns the client's bytes, after the task header.
     #[inline]
     fn payload(&self) -> &[u8] {
         self.bytes()
     }
 
-    /// The note holds the worker index in its upper half and the port in its lower half.
+    /// Converts the packet for a thread. The note holds the worker index in its upper half and the port in its lower
+    /// half.
     #[inline]
     fn pack(self) -> (B, u32) {
         (self.buf, u32::from(self.worker_index) << 16 | u32::from(self.port))
     }
 
+    /// Converts a packet back that a thread did not take.
     #[inline]
     fn unpack(buf: B, note: u32) -> Option<Self> {
         Self::parse_again(buf, note)

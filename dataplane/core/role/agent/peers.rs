@@ -2,8 +2,8 @@
 //! (docs/reference/protocol.md). [`Peers`] makes the decisions, as in the simulator.
 //!
 //! A node may forward a client's task to a peer. An idle node *steals*: it requests a waiting task from a peer.
-//! At the end of each *beat*, an interval, a node sends a heartbeat with its load. During a consensus the nodes
-//! also exchange the parameters of their *critic*, the learned estimate of the rack's future load.
+//! At the end of each *beat*, an interval, a node sends a heartbeat with its load. A node's *critic* is its learned
+//! estimate of the rack's future load. In a *consensus* round the nodes exchange and average the critics' parameters.
 //!
 //! The node that serves a forwarded task answers the client itself. The task keeps the client's address, and its
 //! trailer has the rest. A reply by way of the first node would cost that node two packets, and its death would lose
@@ -47,7 +47,7 @@ pub struct PeerGroup {
     waiting: u32,
     /// Number of tasks that all attached workers may have at once, at the last update.
     slots: u32,
-    /// Tasks that workers completed in this poll.
+    /// Tasks of the pool that workers completed in this poll.
     done: u32,
     /// Index of the next part of the critic's parameters to send; `usize::MAX` if there is none.
     chunk: usize,
@@ -142,7 +142,7 @@ impl PeerGroup {
         }
     }
 
-    /// Records a completed task.
+    /// Records a task of the pool that a worker completed.
     #[inline]
     pub fn note_done<T>(&mut self, done: &Completion<'_, T>) {
         let (true, Ok(outcome)) = (done.identity.pool == self.pool, &done.outcome) else { return };
@@ -193,7 +193,8 @@ impl PeerGroup {
         Ok(ForwardedTask { via, origin })
     }
 
-    /// Checks the sender of a message and returns its number.
+    /// Checks that a message is from a peer: its claimed origin, and its source addresses. Returns the peer's number,
+    /// or the message's drop reason.
     fn admit(
         &mut self,
         origin: &Origin,
@@ -288,11 +289,12 @@ where
     /// Exchanges messages with peers at the end of a poll: steal requests after completed tasks, and a heartbeat at
     /// the end of a beat.
     pub(super) fn exchange_with_peers(&mut self) {
+        // Taken out while this function borrows the rest of the agent.
         let Some(mut group) = self.peers.take() else { return };
         let now_ns = self.responder.now_ns;
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
         group.note_waiting(set.map_or(0, |set| set.workers.waiting()));
-        // Each completed task may have left a worker idle.
+        // Each completed task may have left a worker idle, which then steals. `victim` chooses a peer, or none.
         for _ in 0..std::mem::take(&mut group.done) {
             if let Some(victim) = group.peers.victim() {
                 self.request_task(&group, victim);
@@ -340,7 +342,7 @@ where
         self.responder.out.counters.add(Counter::StealRequests, u64::from(is_sent));
     }
 
-    /// Sends a message with a body of `len` bytes to each peer.
+    /// Sends a message with a body of `len` bytes, written by `fill`, to each peer. `number` is the message's sequence.
     fn send_to_all(
         &mut self,
         group: &PeerGroup,
@@ -354,7 +356,8 @@ where
         }
     }
 
-    /// Sends a message with a body of `len` bytes to a peer. Returns false if its MAC address is unknown.
+    /// Sends a message with a body of `len` bytes, written by `fill`, to a peer. Returns false if its MAC address is
+    /// unknown.
     fn send_to_peer(
         &mut self,
         group: &PeerGroup,
@@ -371,7 +374,7 @@ where
         }
     }
 
-    /// Same as [`Agent::send_to_peer`], to a peer of this family.
+    /// Same as [`Agent::send_to_peer`], to a peer of this address family.
     fn send_message<F: Address>(
         &mut self,
         hop: &NextHop,

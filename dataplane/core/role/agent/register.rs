@@ -1,5 +1,5 @@
 //! Registration of workers with a leaf: the message WORKER_ID until the leaf acknowledges it, then KEEP_ALIVE
-//! (docs/reference/protocol.md). There is one registrar per leaf.
+//! (docs/reference/protocol.md). There is one registrar per leaf. The leaf sends tasks only to registered workers.
 //!
 //! An acknowledgement carries the leaf's timeout, after which the leaf excludes a silent worker. The interval of
 //! messages follows from it, within bounds, so that even forged acknowledgements cannot raise the rate further.
@@ -36,6 +36,7 @@ pub const MESSAGES_PER_SECOND: u64 = 5000;
 /// A worker, as the leaf knows it.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    /// Identity of the worker.
     identity: WorkerIdentity,
     /// Number of its last message. A repeated question keeps its number, so that a late answer counts.
     seq: u16,
@@ -57,11 +58,12 @@ impl Entry {
     }
 }
 
-/// Registrar; see the module's documentation.
+/// Registrar: registers the agent's workers with one leaf, and keeps them alive there.
 #[derive(Debug)]
 pub struct Registrar {
     /// Next hop of the leaf.
     pub(super) hop: NextHop,
+    /// The agent's workers, attached or not.
     entries: Vec<Entry>,
     /// Index of the first entry to check. It moves on with each message, so that all workers get a turn when the
     /// rate is at its bound.
@@ -187,6 +189,7 @@ impl Registrar {
         }
         let count = self.entries.len();
         let (before, after) = self.entries.split_at_mut(self.first);
+        // Each worker once, from the entry at `first` on.
         for (offset, entry) in { after.iter_mut().chain(before) }.enumerate() {
             if entry.due > now {
                 continue;
@@ -246,6 +249,7 @@ mod tests {
     use super::*;
     use crate::wire::task::Code;
 
+    /// Ticks per second: a tick is 1 us.
     const HZ: u64 = 1_000_000;
     const LEAF: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -273,7 +277,7 @@ mod tests {
     fn the_interval_follows_the_last_acknowledgement_within_bounds() {
         let mut registrar = registrar(1);
         let mut now = 0;
-        // Timeout in milliseconds, and messages of the worker per second.
+        // Timeout in milliseconds, and messages of the worker per second: 5 per timeout, between 10 and 500.
         for (timeout, expected) in
             [(50, 100), (1, 500), (10, 500), (65_535, 10), (0, 10), (100, 50)]
         {

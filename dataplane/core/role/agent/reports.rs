@@ -45,9 +45,11 @@ struct Reporter {
 /// Time and destination of the reports of an agent's workers, and reports waiting to be sent.
 #[derive(Debug)]
 pub struct QueueReports {
+    /// Workers that report, and free entries.
     reporters: Vec<Reporter>,
     /// Reporting rule of each pool, by its id; workers of other pools never report.
     pools: Vec<(u16, Notify)>,
+    /// Random source for rules that choose the leaf at random.
     rng: Rng,
     /// Reports to be sent. Cleared when all are sent.
     reports: ArrayVec<QueueReport, REPORTS_MAX>,
@@ -140,6 +142,7 @@ impl QueueReports {
         let Some(reporter) = self.reporters.get(index) else { return };
         let is_due = self.now.saturating_sub(reporter.reported_at) > self.repeat_interval;
         if is_due && reporter.identity.is_some_and(|identity| queue(identity) == Some(0)) {
+            // `on_forgotten` returns the leaf to which an idle worker should report again.
             self.queue_report(index as u16, 0, MemberSide::on_forgotten);
         }
     }
@@ -159,7 +162,7 @@ impl QueueReports {
         else {
             return;
         };
-        reporter.reported_at = self.now;
+        reporter.reported_at = self.now; // also if no leaf gets a report
         if let Some(leaf) = destination(&mut reporter.side, &mut self.rng) {
             reporter.number = reporter.number.wrapping_add(1);
             let header = Header::queue_report(pool, id, queue, reporter.number);

@@ -3,6 +3,9 @@
 //! A task *names* the worker whose id a leaf wrote into its header; any core may serve it. A reply reports the
 //! unfinished tasks of the named worker, because the leaf counts by that id. Tasks that come directly from clients name
 //! none (`NO_MEMBER`).
+//!
+//! A *queue report* is a message with a worker's number of tasks, besides replies; workers that send them are
+//! *reporters*. Under *direct return* a reply goes straight to the client, and the leaf gets a *completion report*.
 
 use std::sync::Arc;
 
@@ -50,11 +53,11 @@ pub struct Responder<P: Port> {
     pub now: u64,
     /// Time of the poll in nanoseconds.
     pub now_ns: u64,
-    /// Index of the thread whose counters were added last.
+    /// Index of the worker thread whose counters were added last.
     thread: usize,
 }
 
-/// State by worker id.
+/// State of one worker id that tasks may name.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedWorker {
     /// Index of the worker's set; [`NO_SET`] if no worker here has the id.
@@ -65,7 +68,7 @@ pub struct NamedWorker {
     pub tasks: u32,
     /// Index among the reporters; [`NO_REPORTER`] if it is none.
     pub reporter: u16,
-    /// True if its leaf may hold tasks back until its next completion.
+    /// True if its leaf may hold tasks back until the worker's next completion, under direct return.
     pub is_full: bool,
 }
 
@@ -124,7 +127,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Handles a leaf's acknowledgement of a worker, which may trigger a report.
+    /// Handles a leaf's acknowledgement of a worker. The leaf is new to the worker, which may trigger a queue report.
     pub fn report_to(&mut self, leaf: usize, worker: u16) {
         let tasks = self.named_tasks(worker);
         if let Some(reports) = &mut self.reports {
@@ -199,6 +202,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
     /// Sends the reply of a completed task, or counts its drop. Returns the task's outcome.
     #[inline(always)]
     fn end(&mut self, done: Completion<'_, Packet<P::Buf>>) -> Fate {
+        // `server` served the task. `worker` and `left` go into the reply: the named worker and its tasks, if any.
         let (port, (_, named), server) = (done.task.port, done.task.addressed(), done.identity.id);
         let (mut worker, mut left) = (done.identity.id, done.left);
         if named != NO_MEMBER {
@@ -272,7 +276,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.completions.hurry(route.leaf);
     }
 
-    /// Drops and counts a waiting task.
+    /// Drops and counts a task that waited in its pool's queue.
     #[cold]
     pub fn give_up(&mut self, task: Packet<P::Buf>, reason: DropReason) {
         let (_, named) = task.addressed();

@@ -4,11 +4,12 @@
 use crate::node::Timing;
 use crate::ring::AgentStatusWords;
 
-/// Publisher of response times and waiting tasks; see [`AgentStatusWords`].
+/// Publisher of response times and waiting tasks.
 #[derive(Debug)]
 pub struct ResponseTimes {
     /// Words shared with the observers.
     watch: AgentStatusWords,
+    /// Parameters of the clock, for conversions of ticks.
     timing: Timing,
     /// True if an observer is active.
     is_observed: bool,
@@ -35,7 +36,7 @@ impl ResponseTimes {
         }
     }
 
-    /// Checks for observers, and publishes the number of waiting tasks if one is active.
+    /// Checks for observers, and publishes the number of waiting tasks if one is active. `now` is in ticks.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
         let request = self.watch.asked();
         let silence = now.saturating_sub(self.last_request.1);

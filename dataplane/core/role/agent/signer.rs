@@ -1,8 +1,10 @@
 //! Signatures of workers' messages, if their pool has a key: replies, queue reports and registrations. Threads
-//! and the agent's core sign with the same credentials.
+//! and the agent's core sign with the same credentials. A leaf accepts such a worker's messages only with a valid
+//! signature.
 //!
-//! A worker's sequence grows by one with each packet, and the leaf refuses repeated or old numbers. A restarted
-//! leaf accepts numbers from about the current time on, so a sequence that is far behind the clock jumps to it.
+//! A signature covers a *sequence*, a number. A worker's sequence grows by one with each packet, and the leaf refuses
+//! repeated or old numbers. A restarted leaf accepts numbers from about the current time on, so a sequence that is far
+//! behind the clock jumps to it.
 //!
 //! A leaf accepts numbers of the last *window* ([`WINDOW`]) in any order, and notes each one. For each *span*
 //! ([`SPAN`]) it keeps one word. The jump skips the rest of the span and whole windows, so that no packet in flight
@@ -24,6 +26,7 @@ use crate::wire::auth::{BEHIND_MAX, Key, SPAN, SignedPacket, WINDOW};
 /// Credential of one worker, on its own cache lines.
 #[repr(align(64))]
 pub struct Credential {
+    /// Secret key of the worker's pool.
     key: Key,
     /// Next sequence.
     sequence: AtomicU64,
@@ -87,6 +90,7 @@ impl Credential {
         let next = self.sequence.load(Relaxed);
         let behind = now.saturating_sub(next);
         if behind > BEHIND_MAX {
+            // The end of the current span, and then as many whole windows as the sequence is behind.
             let target = next.next_multiple_of(SPAN) + behind / WINDOW * WINDOW;
             // A failure is harmless: if a thread has taken a number meanwhile, the next check still finds the sequence
             // behind.

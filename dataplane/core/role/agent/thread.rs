@@ -26,7 +26,7 @@ use crate::wire::task::NO_MEMBER;
 /// Longest sleep. After it the thread checks whether the agent has ended.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Request to a worker.
+/// Task as the serving function of [`ThreadWorker::run`] sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Ids and class of the task.
@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
 }
 
-/// Worker thread; see the module's documentation.
+/// Worker that is a thread of the agent's process. It serves tasks, turns their packets into replies and sends these.
 pub struct ThreadWorker<P: Port<Buf: Token>> {
     /// Thread's end of the channel from the dispatcher.
     consumer: Consumer<P::Buf>,
@@ -166,7 +166,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
 
     /// Returns the worker that the reply names, and its unfinished tasks. This is the worker to which the task was
     /// addressed, even if the agent gave the task to this one. It is this worker if the task named none. Counts the
-    /// answer for an addressed worker.
+    /// answer for an addressed worker, so call it once per task.
     #[inline]
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
@@ -177,6 +177,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
 }
 
 impl<P: Port<Buf: Token>> Drop for ThreadWorker<P> {
+    /// Counts the task of a service that panicked.
     fn drop(&mut self) {
         // A current task means that its service panicked: the task is lost.
         if let Some(task) = self.current.take() {

@@ -1,8 +1,9 @@
 //! Update of an agent's core at run time: workers, pools, policies, speeds and queues. An update leads from
 //! one *membership* (pools and workers) to the next, which has a higher number, the *epoch*.
 //!
-//! Like [`crate::stage::Update`]: a control thread creates it with all memory it needs, the core applies it
-//! between bursts and returns it with the objects it replaced.
+//! A control thread creates an update with all memory that it needs, because the core must not allocate. The core
+//! applies it between bursts and returns it with the replaced objects, which the control thread frees.
+//! [`crate::stage::Update`] is its counterpart at a leaf.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub type AgentCommands<B> = Commands<Box<Update<B>>>;
 /// A worker's entry in its set.
 pub type Entry<B> = WorkerEntry<Packet<B>>;
 
-/// One step of an update; pools and members by index.
+/// One step of an update; pools and members by index. Fields are as the control thread sets them; *afterwards* means
+/// after the core has applied the step.
 pub enum Step<B: Buf + Token> {
     /// A pool begins, at the next index or in place of an ended one.
     Begin {
@@ -149,7 +151,7 @@ where
         }
     }
 
-    /// Applies one step.
+    /// Applies one step, and leaves the replaced object in it.
     fn step(&mut self, step: &mut Step<P::Buf>) {
         match step {
             Step::Begin { pool, new } => self.begin(*pool, new),
@@ -180,7 +182,9 @@ where
                 self.responder.remove_reporter(*identity);
                 self.registrars.iter_mut().for_each(|registrar| registrar.remove(*identity));
             }
-            Step::Set { pool, change } => self.worker_sets[*pool].workers.set(change),
+            Step::Set { pool, change } => {
+                self.worker_sets[*pool].workers.change_scheduling(change);
+            }
             Step::Room { pool, memory } => self.worker_sets[*pool].workers.exchange_memory(memory),
             Step::Sign(signer) => std::mem::swap(&mut self.responder.signer, signer),
         }
@@ -193,7 +197,7 @@ where
             return self.worker_sets.push(new);
         };
         std::mem::swap(ended, &mut new);
-        // The agent's totals still include the ended pool's attachments, but not its completed tasks.
+        // `new` is now the ended pool. The agent's totals still include its attachments, but not its completed tasks.
         self.former = self.former.and(new.workers.attach_stats());
         self.ended -= new.workers.ended();
         *slot = Some(new);

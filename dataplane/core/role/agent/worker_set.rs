@@ -6,8 +6,8 @@
 //! A worker attaches by writing a *claim*, a number, into its channel; the agent *grants* it. Completed tasks come back
 //! as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies of its
 //! tasks. A thread of this process gets the tasks themselves, so only it can complete them. A dispatcher *holds* tasks
-//! if its policy is bounded: it queues tasks while every worker is full. A *member*
-//! is a worker's index in the pool.
+//! if its policy is bounded: it queues tasks while every worker is full. A *member* is a worker's index in the pool. A
+//! *report* informs the policy about a member's load.
 
 use arrayvec::ArrayVec;
 
@@ -27,7 +27,7 @@ pub struct Completion<'a, T> {
     pub task: T,
     /// Its worker.
     pub identity: WorkerIdentity,
-    /// Number of tasks outstanding at this worker.
+    /// Number of tasks outstanding at this worker, after the last completion of the same call.
     pub left: usize,
     /// Result of the task, or the reason why the agent dropped it.
     pub outcome: Result<Outcome, DropReason>,
@@ -67,7 +67,7 @@ pub struct AttachStats {
 }
 
 impl AttachStats {
-    /// Returns the sum of both.
+    /// Returns the sum of both, field by field.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -150,6 +150,7 @@ pub struct WorkerSet<T: Work> {
     entry_of: Box<[u16]>,
     /// Ticks of silence after which a worker with tasks is excluded.
     timeout: u64,
+    /// Numbers of attached and detached workers so far.
     attach_stats: AttachStats,
     /// Number of tasks that threads completed and replied to themselves.
     ended: u64,
@@ -234,6 +235,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.view_mut().forget(member);
         self.entry_of[member.index()] = NOWHERE;
         let entry = self.entries.remove(index);
+        // The entries behind it have moved by one.
         for (moved, entry) in self.entries.iter().enumerate().skip(index) {
             self.entry_of[entry.member.index()] = moved as u16;
         }
@@ -242,7 +244,7 @@ impl<T: Work> WorkerSet<T> {
 
     /// Applies a change of the pool's scheduling. After a new policy or new speeds, call
     /// [`WorkerSet::review_members`].
-    pub fn set(&mut self, change: &mut DispatcherChange) {
+    pub fn change_scheduling(&mut self, change: &mut DispatcherChange) {
         change.apply(&mut self.dispatcher);
     }
 
@@ -350,7 +352,7 @@ impl<T: Work> WorkerSet<T> {
         let entry = &mut self.entries[usize::from(self.entry_of[member.index()])];
         let was_idle = entry.link.sender().outstanding() == 0;
         if let Err(task) = entry.link.give(task) {
-            // The policy may send more than the channel's ring holds.
+            // The policy may send more than the channel's ring holds. Reverts its count of the task.
             self.dispatcher.write_off(member, 1);
             return Err((task, DropReason::QueueFull));
         }
@@ -548,7 +550,8 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.tick(now_ns);
     }
 
-    /// Excludes a silent worker. A process loses its grant. A thread owns its tasks, so it is only suspended.
+    /// Excludes a silent worker. A process loses its grant, and its tasks count as lost. A thread owns its tasks, so it
+    /// is only suspended: it gets no new tasks until it answers.
     fn exclude(&mut self, index: usize, done: &mut impl FnMut(Completion<'_, T>)) {
         let entry = &mut self.entries[index];
         if matches!(entry.link, WorkerLink::Copied { .. }) {

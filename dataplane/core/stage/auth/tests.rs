@@ -53,6 +53,7 @@ fn packets_overtake_each_other_within_the_window() {
 fn jump_by_whole_windows_keeps_packets_in_flight() {
     let window = window();
     assert!(window.note(START + 100));
+    // Begins with the word behind that of sequence 100, in a much later lap.
     let after = START + 1000 * WINDOW + 101_u64.next_multiple_of(SPAN);
     assert!((0..WINDOW / 2).all(|further| window.note(after + further)));
     assert!((0..100).all(|late| window.note(START + late)), "nothing has taken their places");
@@ -96,7 +97,7 @@ proptest! {
     /// unless a later sequence replaced its word.
     // promise: trust.3
     #[test]
-    fn a_window_believes_once(steps in proptest::collection::vec((0..4 * WINDOW, 0..3_u8), 1..600)) {
+    fn window_accepts_each_sequence_once(steps in proptest::collection::vec((0..4 * WINDOW, 0..3_u8), 1..600)) {
         let (window, mut recorded, mut newest) = (window(), BTreeSet::new(), 0);
         let mut base = START;
         for (ahead, kind) in steps {
@@ -110,6 +111,7 @@ proptest! {
             let accepted = window.note(sequence);
             if !recorded.insert(sequence) {
                 prop_assert!(!accepted, "{sequence} twice");
+            // Behind the newest by less than a window minus one word: no later sequence can have replaced the word.
             } else if sequence >= START && sequence + WINDOW - SPAN > newest {
                 prop_assert!(accepted, "{sequence}, with {newest} the newest");
             }

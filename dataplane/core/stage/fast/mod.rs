@@ -8,9 +8,11 @@
 //! A [`LeadingRun`] has the number of packets in the run and a bit for each reply among them. [`Fields`] has the values
 //! read from these packets, and a [`BurstMask`] is a set of indices in the burst.
 //!
+//! The *vector* code recognises packets with AVX2. The *scalar* code does the same without vectors. It stays for other
+//! machines, and as the reference in tests.
+//!
 //! A single loop over all steps was tried first. It spilled most of its values to the stack.
-//! docs/explanation/performance.md has the gain of each part. Recognition without vectors stays for machines without
-//! AVX2, and as the reference in tests.
+//! docs/explanation/performance.md has the gain of each part.
 
 mod run;
 mod template;
@@ -57,7 +59,7 @@ pub struct Tables<A: Layout> {
 impl<A: FastPath> Tables<A> {
     /// Builds the tables of a network.
     pub fn new(network: &Network) -> Self {
-        let tables = network.of::<A>();
+        let tables = network.family::<A>();
         let (ports, pools) = (network.ports().len(), network.pools());
         let sources: Box<[_]> = (0..ports).map(|port| tables.sources(port)).collect();
         let template = |port: usize, pool: usize| {
@@ -187,7 +189,7 @@ fn match_unreachable_scalar(
     addresses: &[u32; BURST],
     unreachable: &[UnreachableSource<u32>],
 ) -> u32 {
-    let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.is(address));
+    let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.contains(address));
     let addresses = addresses.iter().enumerate();
     let bits = addresses.map(|(index, address)| u32::from(is_unreachable(address)) << index);
     bits.fold(0, |all, bit| all | bit)
@@ -239,7 +241,7 @@ fn recognise_scalar_v6<B: Buf>(
     packets: &[B],
     fields: &mut Fields,
 ) -> LeadingRun {
-    let tables = network.of::<u128>();
+    let tables = network.family::<u128>();
     LeadingRun::of::<u128, B>(packets, fields, |_, packet, frame, _| {
         let code = template.recognise(frame, packet.udp_checksum_verified())?;
         let accepts = code.is_reply() || tables.is_client(ipv6::src(&frame[IP..]));
@@ -315,7 +317,7 @@ fn replies<A: FastPath, B: Buf>(
             return;
         };
         let Some(report) = report::<A>(network, pool, shared, packet.bytes()) else {
-            run.len = index as u32;
+            run.len = index as u32; // this also takes the later replies out of the run
             break;
         };
         reports.push(report);
@@ -366,7 +368,7 @@ fn report<A: FastPath>(
         return None;
     }
     let head = &frame[..A::HEAD];
-    let tables = network.of::<A>();
+    let tables = network.family::<A>();
     let entry = tables.worker(task::src(&head[A::PAYLOAD..]))?;
     let worker = entry.worker;
     let accepted = tables.is_at(&entry, A::src(&head[IP..]))
@@ -400,7 +402,7 @@ fn check_signed<B: Buf, const BLOCKS: usize>(
     });
     let signed_packets: ArrayVec<_, BURST> = signed_packets.collect();
     let mut refused = authenticator.check(&signed_packets);
-    // Refuses a report without signed blocks, and all reports behind it. Such a template makes this impossible.
+    // Refuses a report without signed blocks, and all reports behind it. The template makes this case impossible.
     refused
         .extend((signed_packets.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
     // Removes refused reports from the back, so that earlier indices stay valid.
@@ -432,7 +434,7 @@ fn tasks<A: FastPath, B: Buf>(
     let fast = <A as FastPath>::tables(stages);
     let rewriter = TaskRewriter::<A> {
         neighbours: &stages.neighbours,
-        targets: stages.network.of::<A>().members(pool),
+        targets: stages.network.family::<A>().members(pool),
         removed: fast.removed[port * fast.pools + pool],
     };
     let mut sent = 0;
@@ -475,7 +477,7 @@ fn mark_full<'a, A: FastPath, B: Buf>(
     }
 }
 
-/// Returns true for a frame that is a completion report, if it is valid.
+/// Returns true if the code in a frame is that of a completion report. Checks nothing else: the stages verify the rest.
 #[inline]
 pub fn is_completions<A: Layout>(frame: &[u8]) -> bool {
     let kind = frame.get(A::PAYLOAD).copied().unwrap_or_default();
@@ -589,12 +591,12 @@ pub(super) mod tests {
         stages_of_options(side, key, IpOptions::Refuse)
     }
 
-    /// Builds stages with all of these options.
+    /// Like [`stages_with`], on a port that permits these IPv4 options in tasks.
     fn stages_of_options(side: Side, key: Option<Key>, ip_options: IpOptions) -> Stages {
         stages_of_policy(side, key, ip_options, "horus")
     }
 
-    /// Builds stages with all of these options, and this policy.
+    /// Like [`stages_of_options`], with this policy. The pool has eight workers on one server.
     fn stages_of_policy(
         side: Side,
         key: Option<Key>,
@@ -697,7 +699,7 @@ pub(super) mod tests {
         /// The fast path and the stages give each packet the same verdict and the same bytes.
         // promise: packets.2, trust.3
         #[test]
-        fn the_fast_path_does_what_the_stages_do(
+        fn fast_path_and_stages_decide_equally(
             packets in proptest::collection::vec((
                 any::<(u16, bool, bool)>(), 0..16_u16,
                 proptest::collection::vec(any::<u8>(), 0..40),
@@ -711,6 +713,8 @@ pub(super) mod tests {
             let pool = FramePool::new(4, 256);
             let [mut with, mut without] = [(); 2].map(|()| stages_with(side, keyed.then(key)));
             for ((seq, extended, replies), kind, payload, edits, cut) in packets {
+                // `kind` is the worker of a reply: 8 to 15 are unknown. One packet in 16 has the flag of a task with
+                // further packets.
                 let header = if replies { reply(kind, seq % 3) } else { task(seq, extended) };
                 let header = Header { more: kind == 0, extended, ..header };
                 // With a key, most replies are signed, and some sequences repeat.
@@ -722,7 +726,7 @@ pub(super) mod tests {
                 let sequence = signs.then_some(5000 + u64::from(seq / 11) % 40);
                 let mut frame = signed_frame(header, bytes, sequence);
                 if unsummed {
-                    frame[UDP + 6..UDP + 8].fill(0);
+                    frame[UDP + 6..UDP + 8].fill(0); // no UDP checksum
                 }
                 if let Some(source) = source.filter(|_| seq % 4 == 0) {
                     readdress(&mut frame, source);
@@ -1025,10 +1029,11 @@ pub(super) mod tests {
         let mut frame = frame(task(1, false), &[1; 9]);
         for &(at, bytes) in changes {
             let end = at + bytes.len();
-            let (even, odd) = (at & !1, end.next_multiple_of(2));
+            // The 16-bit words that contain the changed bytes.
+            let (words_start, words_end) = (at & !1, end.next_multiple_of(2));
             let words = |frame: &[u8]| {
                 let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-                (even..odd).step_by(2).map(word).collect::<Vec<_>>()
+                (words_start..words_end).step_by(2).map(word).collect::<Vec<_>>()
             };
             let old = words(&frame);
             frame[at..end].copy_from_slice(bytes);

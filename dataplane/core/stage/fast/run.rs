@@ -1,4 +1,4 @@
-//! Leading run of a burst: its matching packets, and the values read from them.
+//! Leading run of a burst: the packets at its front that match a template, and the values read from them.
 
 use super::template::CodeByte;
 use crate::io::Buf;

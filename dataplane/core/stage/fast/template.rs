@@ -1,6 +1,6 @@
 //! Patterns of fast-path packets: the common task and the common reply, whole in one packet, without IP
 //! options, extension headers and a reason to refuse them. They are recognised at fixed offsets, by comparing
-//! words under a mask.
+//! words under a mask. This file has the patterns and the scalar comparison; `vector` compares with AVX2.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::wire::{auth, ether, ipv4, ipv6, udp};
 
 /// Offset of the IP header.
 pub const IP: usize = ether::LEN;
-/// Number of 16-bit words in a vector; each has a tolerance.
+/// Number of 16-bit words in a vector of 32 bytes; each word has a tolerance.
 pub const TOLERANCES: usize = 16;
 /// Tolerance of a word that must not be 0. Its expected value has all ones.
 const NOT_ZERO: u16 = 0xFFFE;
@@ -86,8 +86,11 @@ pub trait Layout: Address {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))] // 128 or 256 bytes: a shift selects one of two
 pub struct Pattern<A: Layout> {
+    /// Bytes of a matching frame after the mask was applied.
     pub expected: A::Prefix,
+    /// Bits to compare.
     pub mask: A::Prefix,
+    /// Largest permitted difference of each word of the vectors.
     pub tolerance: A::Tolerances,
     /// Minimum length of the datagram, without its extension.
     pub least_udp_len: u16,
@@ -303,6 +306,7 @@ impl Layout for u32 {
     fn checksums_are_valid(frame: &[u8]) -> bool {
         const UDP: usize = u32::UDP;
         let head = &frame[..Self::HEAD];
+        // The header in words of eight, eight and four bytes.
         let last = u64::from(u32::from_le_bytes([16, 17, 18, 19].map(|at| head[IP + at])));
         let header = PartialChecksum::default().words([word(head, IP), word(head, IP + 8), last]);
         if !header.is_valid() || head[UDP + 6..UDP + 8] == [0, 0] {
@@ -312,6 +316,7 @@ impl Layout for u32 {
         let length = u16::from_le_bytes([head[UDP + 4], head[UDP + 5]]);
         let pseudo = u64::from(length) + u64::from(u16::from(ipv4::UDP).swap_bytes());
         let (addresses, ports, rest) = (word(head, IP + 12), word(head, UDP), word(head, UDP + 8));
+        // The first 16 bytes of the datagram are in the head of every frame. The rest has any length.
         let sum = PartialChecksum::default().words([pseudo, addresses, ports, rest]);
         sum.range(frame, UDP + 16, UDP + number(head, UDP + 4)).is_valid()
     }

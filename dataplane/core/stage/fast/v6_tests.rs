@@ -158,17 +158,17 @@ const SOURCES: [u128; 13] = [
 
 /// The list of unreachable sources agrees with the check of the network, with and without a router.
 #[test]
-fn listed_sources_are_those_that_are_no_clients() {
+fn unreachable_list_agrees_with_client_check() {
     let cases = [(Side::Both, Some("fe80::1")), (Side::Clients, None), (Side::Both, None)];
     for (side, gateway) in cases {
         let stages = stages_with(side, None, gateway);
         let sources = &stages.fast.1.sources[0];
         for source in SOURCES {
-            let is_listed = sources.unreachable.iter().any(|range| range.is(source.to_be()));
+            let is_listed = sources.unreachable.iter().any(|range| range.contains(source.to_be()));
             let is_near = sources.clients.is_none_or(|(net, mask)| (source ^ net) & mask == 0);
             assert_eq!(
                 is_near && !is_listed,
-                stages.network.of::<u128>().is_client(source),
+                stages.network.family::<u128>().is_client(source),
                 "{source:#x} at {side:?}, {gateway:?}"
             );
         }
@@ -296,7 +296,7 @@ proptest! {
     /// The fast path and the stages give each packet the same verdict and the same bytes.
     // promise: packets.2, trust.3
     #[test]
-    fn the_fast_path_does_what_the_stages_do(
+    fn fast_path_and_stages_decide_equally(
         packets in proptest::collection::vec((
             any::<(u16, bool, bool)>(), 0..16_u16,
             proptest::collection::vec(any::<u8>(), 0..40),

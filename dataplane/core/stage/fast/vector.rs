@@ -6,7 +6,10 @@
 //!
 //! The code adds words in memory order, in one's complement (see
 //! [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The instruction that multiplies and adds words
-//! takes signed words. With their top bits inverted, each is 2^15 too small; this is corrected afterwards.
+//! takes signed words. With their top bits inverted, each is 2^15 too small; this is corrected afterwards. Until then a
+//! sum may be negative.
+//!
+//! *Memory order* means: numbers are loaded from the packet without a swap of their bytes.
 #![allow(
     unsafe_code,
     reason = "vectors are loaded, and instructions used that not every machine has"

@@ -1,4 +1,4 @@
-//! Existing files stay untouched, new files are private, and a path has one owner.
+//! Tests of `files.rs`: existing files stay untouched, new files are private, and a path has one owner.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -90,7 +90,7 @@ fn new_file_is_private_from_the_start() {
     assert!(ExistingFile::at(&path).unwrap().unwrap().is_socket());
 }
 
-/// File systems without RENAME_NOREPLACE.
+/// Stands for file systems without RENAME_NOREPLACE: a second name takes the place of the rename.
 // promise: input.3
 #[test]
 fn link_in_place_of_rename_replaces_nothing() {

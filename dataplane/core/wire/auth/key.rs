@@ -1,4 +1,4 @@
-//! Key of a pool: AES-128 with the pool's bytes.
+//! Key of a pool: AES-128 with the pool's bytes, and the tags of packets under it (CBC-MAC, see [`super`]).
 
 use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
@@ -36,9 +36,9 @@ impl PartialEq for Key {
 
 /// XORs one block into another.
 #[inline]
-fn add(to: &mut Block, block: u128) {
-    let sum = u128::from_le_bytes((*to).into()) ^ block;
-    *to = sum.to_le_bytes().into();
+fn xor(to: &mut Block, block: u128) {
+    let result = u128::from_le_bytes((*to).into()) ^ block;
+    *to = result.to_le_bytes().into();
 }
 
 impl Key {
@@ -58,7 +58,7 @@ impl Key {
     ) -> u64 {
         let mut block = Block::default();
         let mut append = |part: u128| {
-            add(&mut block, part);
+            xor(&mut block, part);
             self.0.encrypt_block(&mut block);
         };
         blocks.0.iter().copied().for_each(&mut append);
@@ -81,9 +81,10 @@ impl Key {
         let len = packets.len().min(BURST);
         let mut blocks = [Block::default(); BURST];
         let blocks = &mut blocks[..len.next_multiple_of(PARALLEL_BLOCKS)];
+        // One step of all packets' CBC-MACs at a time, so that the CPU encrypts the packets' blocks in parallel.
         for index in 0..BLOCKS {
             for (block, packet) in blocks.iter_mut().zip(packets.clone()) {
-                add(block, packet.0[index]);
+                xor(block, packet.0[index]);
             }
             self.0.encrypt_blocks(blocks);
         }
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cipher_is_that_of_the_standard() {
+    fn tag_uses_the_standard_cipher() {
         // FIPS 197, appendix C.1: this block under this key. With a second block equal to the first one's
         // cipher, the sum is zero, so the tag is the cipher of a zero block under the same key.
         let plain = u128::to_be_bytes(0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF);
@@ -222,7 +223,7 @@ mod tests {
     proptest! {
         // promise: trust.3
         #[test]
-        fn any_changed_bit_is_seen(
+        fn any_changed_bit_invalidates_the_tag(
             (extended, more, is_v6) in any::<(bool, bool, bool)>(), fields: [u16; 5], service_ns: u32, sequence: u64,
             addresses: [u8; 32], bit: prop::sample::Index, count in 1..BURST,
         ) {
@@ -239,7 +240,7 @@ mod tests {
 
     // promise: trust.3
     #[test]
-    fn a_key_is_not_shown() {
+    fn debug_output_hides_the_key() {
         // The key's bytes, 0 to 15, contain the digit 1 in any notation.
         let shown = format!("{:?} {:#?}", key(), key());
         assert!(!shown.contains("01") && !shown.contains('1'), "{shown}");

@@ -1,4 +1,5 @@
-//! Tests of workers whose tasks share a core.
+//! Tests of workers whose tasks share a core: each task runs for a *quantum* in turn, and hands the core over at yield
+//! points of its handler.
 
 use super::*;
 
@@ -101,9 +102,9 @@ fn critical_section_keeps_the_core() {
         }
         assert!(channel.give(ids(1), &[]));
         may_leave.store(true, Release);
-        let mut both = completed::<2>(channel);
-        both.sort_unstable();
-        assert_eq!(both, [0, 1]);
+        let mut completed = completed::<2>(channel);
+        completed.sort_unstable();
+        assert_eq!(completed, [0, 1]);
         channel.stop();
     });
 }
@@ -116,7 +117,7 @@ fn panicking_task_leaves_the_others() {
         cpu.yield_point();
         assert_ne!(task.ids().seq, 1, "a defect of the handler");
         if task.ids().seq == 2 {
-            return std::mem::forget(task);
+            return std::mem::forget(task); // counts as completed without an answer
         }
         answer(task);
     };
@@ -172,10 +173,11 @@ fn worker_continues_after_sharing() {
     assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
     worker.poll().unwrap().reply(b"alone").unwrap();
     let sharing = Sharing::default();
-    let mut turns = 0;
+    // True at the first call only: the worker takes the waiting task, serves it, and returns.
+    let mut calls = 0;
     let goes_on = || {
-        turns += 1;
-        turns == 1
+        calls += 1;
+        calls == 1
     };
     assert!(matches!(worker.serve_while(&sharing, goes_on, |task, _| answer(task)), Ok(None)));
     assert!(channel.give(ids(2), &[]));

@@ -1,4 +1,5 @@
-//! Tests of the table of keys: its names, its refused keys and its defaults.
+//! Tests of the table of keys: its names, its refused keys and its defaults. Other tests of the configuration take
+//! valid files from [`sample`] and change single keys by [`with`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use super::*;
 use crate::config::{AgentConfig, Config, ControllerConfig};
 
-/// Owners of files.
+/// Owners of files: the kinds of processes with a configuration.
 const FILES: [&str; 4] = ["leaf", "spine", "agent", "controller"];
 
 /// File, section, key and value of keys that a reader accepts because two files share it. The checks refuse them, or
@@ -49,6 +50,7 @@ fn documented_keys_are_those_of_the_readers() {
             let error =
                 check(file, &with(&sample(file, &header), &header, "no-such-key", Some("0")));
             let error = error.unwrap_err();
+            // The message lists all keys that the reader knows, in backquotes.
             let (found, allowed) = error.split_once("; allowed: ").unwrap();
             assert!(found.contains("unknown key `no-such-key`"), "{file}: {header}: {error}");
             let names: BTreeSet<_> = allowed.split('`').skip(1).step_by(2).collect();
@@ -74,7 +76,7 @@ fn undocumented_keys_are_refused_or_warned_of() {
     }
 }
 
-/// Returns a valid file with this section.
+/// Returns a valid file with this section: an example of the project, extended where necessary.
 pub fn sample(file: &str, header: &str) -> String {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let example = match (file, header) {
@@ -111,6 +113,7 @@ pub fn sample(file: &str, header: &str) -> String {
 /// Returns the text with one key of the first such section set to `value`, or removed. A pool's id also changes where
 /// servers and leaves name it.
 pub fn with(text: &str, header: &str, key: &str, value: Option<&str>) -> String {
+    // `is_here` is true within the section. The new line goes below the section's header, and the old one is left out.
     let (mut changed, mut is_here, mut is_done) = (String::new(), false, false);
     for line in text.lines() {
         if line.starts_with('[') {
@@ -133,7 +136,7 @@ pub fn with(text: &str, header: &str, key: &str, value: Option<&str>) -> String 
         .replace("pool = 1\n", &format!("pool = {id}\n"))
 }
 
-/// Returns the checked configuration without its text, and its warnings.
+/// Returns the checked configuration without its text, in debug format, and its warnings; or the text of the faults.
 pub fn check(file: &str, text: &str) -> Result<(String, String), String> {
     let path = Path::new("file.toml");
     match file {

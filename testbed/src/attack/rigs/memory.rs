@@ -31,15 +31,15 @@ pub const CLIENTS: usize = 0;
 pub const WORKERS: usize = 1;
 /// The leaf's MAC addresses, by port.
 pub const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
-/// The leaf's addresses, by port: a /16 of clients and a /24 of workers.
+/// The leaf's addresses, by port: 10.1.0.1 in a /16 of clients, and 10.0.2.1 in a /24 of workers.
 pub const LEAF_IPS: [u32; 2] = [0x0A01_0001, 0x0A00_0201];
-/// The servers' addresses.
+/// The servers' addresses: 10.0.2.11 and 10.0.2.12.
 pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
 /// MAC addresses with which the rack answers for all servers. The second one is that of the servers that come
 /// later.
 pub const RACK_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 2, 0x0B]), Mac([2, 0, 0, 0, 2, 0x1B])];
-/// Addresses of honest clients: one present from the start, another, and the first one again with another MAC
-/// address.
+/// Addresses of honest clients: one present from the start (10.1.0.100), another (10.1.0.101), and the first one again
+/// with another MAC address.
 pub const HONEST: [u32; 3] = [0x0A01_0064, 0x0A01_0065, 0x0A01_0064];
 /// Index of the returned client.
 pub const RETURNED: usize = 2;
@@ -58,7 +58,7 @@ pub const COUNT: u16 = 8;
 pub const SERVICE: &str = "exp(500us)";
 /// Tasks per second of the honest client.
 pub const HONEST_RATE: f64 = 200.0;
-/// Interval between two polls, ns.
+/// Interval between two polls of the emulated clock, ns.
 pub const STEP: u64 = 10_000;
 /// A second, ns.
 pub const SECOND: u64 = 1_000_000_000;
@@ -246,6 +246,7 @@ impl Rig {
         let worker_side = workers.join(INTRUDER_MAC, &attacker_pool, pass_all);
         let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
         let rack = rack_of(rack_wire, RACK_MACS[0], servers, setup.seed)?;
+        // No command ever changes this leaf.
         let commands = Commands::default();
         let timing = Timing { ticks_hz: HZ };
         let counters = table.counters(0);

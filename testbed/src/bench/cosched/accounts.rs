@@ -1,5 +1,5 @@
 //! CPU time of the whole machine, of processes, and of a batch's cgroup. The machine's remainder is foreign:
-//! other programs used it.
+//! other programs used it. A window of the benchmark in which it is too large does not count.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,8 +71,8 @@ fn nanoseconds(path: &Path) -> Option<u64> {
 
 /// Returns the CPU time of a cgroup's processes in nanoseconds, including exited processes.
 #[must_use]
-pub fn of_group(made: &CgroupFolders) -> Option<u64> {
-    let file = |name: &str| made.paths().map(|path| path.join(name)).find(|path| path.exists());
+pub fn of_group(folders: &CgroupFolders) -> Option<u64> {
+    let file = |name: &str| folders.paths().map(|path| path.join(name)).find(|path| path.exists());
     nanoseconds(&file("cpuacct.usage").or_else(|| file("cpu.stat"))?)
 }
 

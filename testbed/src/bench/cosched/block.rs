@@ -1,6 +1,10 @@
 //! Runs one block: a worker with a batch beside it under a sequence of loads. Gives a result for each window. A
 //! job process limits the batch; its guard (fixed rules) and its learner set the batch's share of the worker's
 //! core.
+//!
+//! A block has one cell of the plan (worker, batch, and arm, the way to limit the batch), one seed, and one or more
+//! phases of constant or bursty load. A phase consists of windows of equal length. A batch counts its completed units
+//! of work.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -231,7 +235,7 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
         });
         (supervising.join(), dispatching.join())
     });
-    // The rig outlives the worker.
+    // The rig, with the memory shared with the worker, outlives the worker.
     let (rig, dispatched) = dispatched.map_err(|_| "the dispatcher panicked")?;
     let observed = observed.map_err(|_| "the thread beside the dispatcher panicked")??;
     let Observation { worker, snapshots, samples, job, log } = observed;
@@ -293,6 +297,7 @@ fn dispatch_on(
 
 /// Observations of the supervising thread.
 struct Observation {
+    /// Process of the worker, which ends after the dispatcher.
     worker: Process,
     /// Accounts at the start and at each window's end.
     snapshots: Vec<Snapshot>,
@@ -321,6 +326,7 @@ fn supervise(
         spin: &setting.spin,
     };
     let worker = wait_for_admission(worker.start()?, setting.cpus[1], kind.is_real_time(), flags)?;
+    // Only learners write a log.
     let log = arm.mode().and(setting.logs.as_ref()).map(|folder| {
         let names = (arm.name(), kind.name(), batch.name(), block.seed);
         folder.join(format!("{}-{}-{}-{}.jsonl", names.0, names.1, names.2, names.3))
@@ -334,6 +340,7 @@ fn supervise(
         class: arm.class(),
         objective: setting.objective,
         round: setting.window,
+        // Work for the whole wall time, at the wanted fraction of the rate alone.
         work: rate.map(|rate| rate * setting.wanted * JobSetup::WALL as f64),
         log: log.as_deref(),
         seed: block.seed,
@@ -417,6 +424,7 @@ fn windows(
             // An unanswered task may not have run.
             worked_ns += u64::from(if task.response_ns == NEVER { 0 } else { task.service_ns });
             window.responses.push(task.response_ns);
+            // `NEVER` marks a task that the worker did not receive while it was idle.
             window.hand_overs.extend(Some(task.hand_over_ns).filter(|ns| *ns != NEVER));
         }
         let length = to.at_ns.saturating_sub(from.at_ns + SETTLE_NS);

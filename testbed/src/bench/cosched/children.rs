@@ -1,6 +1,10 @@
 //! Child processes of a block (one measurement with one setting): the worker, and the job that runs a batch in
 //! the same way as `wedjat cosched run`. The job writes a *note*, a file with its figures, from which the
 //! benchmark reads.
+//!
+//! The agent, here the benchmark's dispatcher, gives tasks to the worker through a *region*, a file of shared memory.
+//! The job reads the agent's latencies there. At the end of each round, its policy or learner (*chooser*) sets a new
+//! share of the core for the batch.
 
 use std::fs::File;
 use std::io::Read;
@@ -133,6 +137,7 @@ pub fn run_job(arguments: &JobArguments) -> Result<bool, Failure> {
     let ends = Arc::clone(&signals.ends);
     // Two requests to end: the batch ends at once, without grace.
     signal_hook::flag::register_usize(signal_hook::consts::SIGTERM, ends, 2)?;
+    // Experts and settings of the learner.
     let mut setup = Setup::built_in();
     setup.settings.mode = arguments.mode.unwrap_or(setup.settings.mode);
     setup.settings.seed = arguments.seed;

@@ -29,9 +29,9 @@ const QUEUE: usize = 1 << 14;
 const TICK_NS: u64 = 1_000_000;
 /// Time for the last tasks to finish.
 const DRAIN_NS: u64 = 300_000_000;
-/// Place of the worker.
+/// Identity of the only worker.
 const IDENTITY: WorkerIdentity = WorkerIdentity { id: 1, pool: 1 };
-/// Time that was not measured, or has no end.
+/// Time that was not measured, or is infinite.
 pub const NEVER: u32 = u32::MAX;
 
 /// Returns the time of the monotonic clock in nanoseconds. All processes of a machine share it, and it is
@@ -59,8 +59,9 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Task whose payload is its service time.
+/// Task whose payload is its service time, as the dispatcher holds it.
 struct Timing {
+    /// Index of its record in [`DispatchCounts::tasks`].
     seq: u32,
     /// Service time in nanoseconds.
     bytes: [u8; 8],
@@ -172,7 +173,7 @@ impl Rig {
         self.workers.tick(now, now, &mut |_| {});
     }
 
-    /// Ends the supply of tasks for the worker.
+    /// Tells the worker that no more tasks follow, so that it ends.
     pub fn stop(&self) {
         self.workers.stop();
     }
@@ -295,6 +296,7 @@ fn offer(rig: &mut Rig, counts: &mut DispatchCounts, due_ns: u64, service_ns: u3
 #[derive(Default)]
 struct Accounts {
     answered: u64,
+    /// Number of tasks that the dispatcher dropped after it had accepted them.
     refused: u64,
     wrong: u64,
 }
@@ -311,6 +313,7 @@ impl Accounts {
         let was_sent_at_once = task.hand_over_ns != NEVER;
         task.hand_over_ns = NEVER;
         match completion.outcome {
+            // The reply is the time at which the worker took the task, in eight bytes.
             Ok(Outcome::Reply { len: 8, .. }) => {
                 let (now, mut taken_at) = (now_ns(), [0; 8]);
                 completion.channel.reply(completion.position, &mut taken_at);
@@ -343,8 +346,8 @@ pub fn admit(rig: &mut Rig, is_over: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Waits until 1 ms before the start, which may still be unknown, and returns its time. Returns `None` if `stop` is
-/// set while it is unknown.
+/// Waits until 1 ms before the start, which may still be unknown, and returns its time. The loop of [`run`] then
+/// already polls at the start. Returns `None` if `stop` is set while the start is unknown.
 pub fn wait_for(rig: &mut Rig, begin_ns: &AtomicU64, stop: &AtomicBool) -> Option<u64> {
     loop {
         rig.tick();

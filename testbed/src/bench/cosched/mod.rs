@@ -45,7 +45,7 @@ pub const EXAMPLE: &str = "Examples:
   wedjat-testbed bench-cosched --quick --arms none,idle,guard --workers parked-fifo --batches hash,memory
   wedjat cosched replay bench-report/asax-iw-parked-fifo-hash-1.jsonl --mode paper";
 
-/// Ratio of the default objective to the latency without batch under 20% load.
+/// Ratio of the default objective (limit for a window's 99.9th percentile) to the latency without batch under 20% load.
 const TIMES_UNLOADED: f64 = 5.0;
 /// Time for which the CPUs must be quiet before a block begins, with `--quiet-timeout`.
 const QUIET: Duration = Duration::from_millis(500);
@@ -171,6 +171,7 @@ struct Measurements {
     refused: BTreeMap<Cell, String>,
     /// Units of work per second that each batch completed alone, by seed.
     alone: BTreeMap<Batch, Vec<f64>>,
+    /// Number of tasks sent.
     tasks: u64,
     /// Threads of batches restored to their scheduling class or CPUs.
     put_back: u64,
@@ -240,10 +241,11 @@ pub fn measure(
             format!("worker {}, arm {}, batch {}, seed {seed}: {error}", cell.0, cell.1, cell.2)
         })?;
         measurements.add(block, measured);
+        // The batches run alone first, so that all other blocks know their rates.
         setting.alone = measurements.alone();
         show(index + 1, blocks.len(), block);
     }
-    Ok(report::of(&setting, &choice, seeds, measurements, began.elapsed()))
+    Ok(report::build(&setting, &choice, seeds, measurements, began.elapsed()))
 }
 
 /// Calibrates busy work on the worker's CPU.

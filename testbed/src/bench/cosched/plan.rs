@@ -1,6 +1,7 @@
 //! Plan of the measurement: combinations of batch, arm (way to limit the batch), worker and load, and their
 //! order. The arms use the parts of `wedjat cosched run`: a quota or weight of the cgroup, the guard (an upper
-//! limit by fixed rules), and the learners (ASA_X, see docs/explanation/asax.md).
+//! limit by fixed rules), and the learners (ASA_X, see docs/explanation/asax.md). A round is the interval after which
+//! an arm decides again. It equals a window, for which the benchmark reports one result.
 
 use clap::ValueEnum;
 use rand::SeedableRng;
@@ -302,7 +303,7 @@ impl Choice {
     /// 2. Arms with different mechanisms, beside each further worker, with the first batch.
     /// 3. Further batches, which differ in their effect on caches, memory and processes, beside the first
     ///    worker: the idle class alone, the guard, and for memory also a quota and a learner.
-    fn has(&self, cell: Cell) -> bool {
+    fn includes(&self, cell: Cell) -> bool {
         let Cell { worker, arm, batch } = cell;
         let is_chosen = self.arms.contains(&arm)
             && self.workers.contains(&worker)
@@ -330,7 +331,7 @@ impl Choice {
         for worker in WorkerKind::ALL {
             for batch in Batch::ALL {
                 let all = Arm::ALL.map(|arm| Cell { worker, arm, batch });
-                cells.extend(all.into_iter().filter(|cell| self.has(*cell)));
+                cells.extend(all.into_iter().filter(|cell| self.includes(*cell)));
             }
         }
         cells

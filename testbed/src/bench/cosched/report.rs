@@ -1,7 +1,9 @@
 //! Report of the measurement: rows, bars (required values) and plots. A row is one cell (worker, batch, and
 //! arm, the way to limit the batch) under one load.
 //!
-//! A *hand-over* is the time from the dispatcher's push of a task until an idle worker takes it.
+//! A *hand-over* is the time from the dispatcher's push of a task until an idle worker takes it. A learner weighs the
+//! advice of several *experts*, decision trees that propose a share for the batch. *Alpha* are their weights. *Excess
+//! risk* is the learner's loss so far minus that of the best expert.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -152,7 +154,7 @@ pub struct RefusedCell {
 }
 
 /// Builds the report.
-pub(super) fn of(
+pub(super) fn build(
     setting: &Setting,
     choice: &Choice,
     seeds: u64,
@@ -204,14 +206,14 @@ fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Ve
         let is_of_row =
             |window: &&Window| counts(window) && window.cell == cell && window.load == *load;
         let all: Vec<_> = windows.iter().filter(is_of_row).collect();
-        Row::of(cell, load, &all, alone.get(&cell.batch).copied())
+        Row::from_windows(cell, load, &all, alone.get(&cell.batch).copied())
     };
     cells.into_iter().flat_map(|cell| loads.iter().map(move |load| row(cell, load))).collect()
 }
 
 impl Row {
     /// Builds a row from all its windows. `alone` is the batch's rate alone.
-    fn of(cell: Cell, load: &str, all: &[&Window], alone: Option<f64>) -> Self {
+    fn from_windows(cell: Cell, load: &str, all: &[&Window], alone: Option<f64>) -> Self {
         let undisturbed: Vec<_> =
             all.iter().filter(|window| window.is_undisturbed).copied().collect();
         let mean = |value: &dyn Fn(&Window) -> f64| {
@@ -268,13 +270,13 @@ fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec
 /// Evaluates the pairs with and without batch under 20% load: cost for the tasks and gain of the batch. The gain needs
 /// ten undisturbed windows with batch.
 fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
-    let of = |arm: Arm| -> Vec<&Window> {
+    let windows_of = |arm: Arm| -> Vec<&Window> {
         let is_of = |window: &&Window| {
             window.purpose == Purpose::Pair && window.cell.arm == arm && window.is_undisturbed
         };
         windows.iter().filter(is_of).collect()
     };
-    let (without, with) = (of(Arm::None), of(Arm::Idle));
+    let (without, with) = (windows_of(Arm::None), windows_of(Arm::Idle));
     let [mut before, mut beside] =
         [&without, &with].map(|windows| times(windows, |window| &window.hand_overs));
     let fewest = before.len().min(beside.len()) as u64;
@@ -299,8 +301,8 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     };
     let batch = with.first().map(|window| window.cell.batch);
     let rate = batch.and_then(|batch| alone.get(&batch)).copied().unwrap_or(0.0);
-    let mean = |of: &dyn Fn(&Window) -> f64| {
-        with.iter().map(|window| of(window)).fold(0.0, |sum, one| sum + one)
+    let mean = |value: &dyn Fn(&Window) -> f64| {
+        with.iter().map(|window| value(window)).fold(0.0, |sum, one| sum + one)
             / with.len().max(1) as f64
     };
     let is_measured = rate > 0.0 && !with.is_empty();
@@ -424,7 +426,7 @@ impl Report {
             }
             Ok::<_, String>(())
         };
-        let over_load = |of: fn(&Row) -> Option<f64>| self.by_arm(of);
+        let over_load = |value: fn(&Row) -> Option<f64>| self.by_arm(value);
         let load = "load, %";
         add(
             "cosched-progress",

@@ -34,8 +34,9 @@ use crate::bench::{pin, setup};
 const WORKERS: u16 = 3;
 /// Policy that bounds the tasks at each worker and thus the cost of a kill.
 const POLICY: &str = "jbsq(k=2)";
-/// Distribution of the service times, and its mean.
+/// Distribution of the service times.
 const SERVICE: &str = "exp(50us)";
+/// Mean of that distribution in nanoseconds.
 const SERVICE_NS: f64 = 50e3;
 /// Load as a fraction of the capacity of the workers' CPU.
 const LOAD: f64 = 0.8;
@@ -49,6 +50,7 @@ const AFTER_NS: u64 = 50_000_000;
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Number of frames, smaller than the agent's queue, so that the queue never overflows.
 const FRAMES: usize = setup::QUEUE / 2;
+/// MAC address of the generator.
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 
 /// Result of a kill.
@@ -122,6 +124,7 @@ struct Signals {
 }
 
 impl Signals {
+    /// Creates the signals of a run that starts now.
     fn new() -> Self {
         let (go, stop, killed) = Default::default();
         Self { began: Instant::now(), go, stop, killed }
@@ -214,10 +217,11 @@ impl Drop for Process {
     }
 }
 
-/// Agent and generator.
+/// Agent and generator, polled in one loop.
 struct Run<'a> {
     agent: Agent<RingPort, FramePool>,
     generator: Generator<RingPort, FramePool>,
+    /// Clock and signals of the supervising thread.
     signals: &'a Signals,
     /// Number of replies when the agent accounted for the death; `None` before.
     replies: Option<u64>,
@@ -260,7 +264,7 @@ impl<'a> Run<'a> {
         let resumed = self.resumed.ok_or("no reply came after a worker was killed")?;
         let counters = self.agent.counters().clone();
         self.agent.close();
-        let ledger = TaskLedger::of(&self.generator, &counters);
+        let ledger = TaskLedger::collect(&self.generator, &counters);
         Ok((ledger, resumed - self.signals.killed.load(Acquire)))
     }
 
@@ -313,7 +317,7 @@ struct TaskLedger {
 
 impl TaskLedger {
     /// Collects the counts of generator and agent.
-    fn of(generator: &Generator<RingPort, FramePool>, counters: &Counters) -> Self {
+    fn collect(generator: &Generator<RingPort, FramePool>, counters: &Counters) -> Self {
         let tally = generator.tally();
         Self {
             unanswered: tally.measured.lost + generator.outstanding() as u64,

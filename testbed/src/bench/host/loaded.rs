@@ -1,5 +1,5 @@
 //! Agent with 32 emulated workers at 90% of their capacity, with the simulator's p99 for the same load as
-//! reference.
+//! reference. An agent is the process of a worker host that gives tasks to worker cores.
 //!
 //! The agent has one core; generator and workers share a second one. The wire between them is a pair of
 //! pointer rings in this process's memory, without copies. The second core already runs a generator and 32
@@ -41,8 +41,9 @@ use crate::stand_ins::StandIns;
 const WORKERS: u16 = 32;
 /// Offered load as a fraction of the workers' capacity.
 const LOAD: f64 = 0.9;
-/// Distribution of the service times, and its mean.
+/// Distribution of the service times.
 const SERVICE: &str = "exp(50us)";
+/// Mean of that distribution in nanoseconds.
 const SERVICE_NS: f64 = 50e3;
 /// Duration of one run.
 const MEASURED_S: f64 = 1.0;
@@ -57,7 +58,9 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Packets in each direction of the wire. The packets and their [`FRAMES`] frames fit into a core's cache.
 /// Tasks without a free frame are sent late. Their response time still counts from the due time.
 const DEPTH: usize = 1024;
+/// Number of frames that generator and agent share.
 const FRAMES: usize = 2048;
+/// Maximum number of bytes of a frame.
 const FRAME_BYTES: usize = 256;
 /// MAC address of the generator.
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
@@ -171,7 +174,7 @@ pub fn simulated_us() -> Result<f64, Failure> {
     Ok(rows.first().ok_or("the simulator has no result")?.p99)
 }
 
-/// Loopback port: receives the packets that it sends.
+/// Loopback port: receives at its second end the packets that it sends at its first.
 struct Loop(RingPort, RingPort);
 
 impl Port for Loop {
@@ -216,7 +219,7 @@ impl LoadedResults {
         let stop = AtomicBool::new(false);
         let (agent_summary, result) = std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(agent, agent_cpu, eal, &stop));
-            let result = drive(far, frames, &region, eal, seed);
+            let result = run_load(far, frames, &region, eal, seed);
             stop.store(true, Release);
             (serving.join(), result)
         });
@@ -286,7 +289,7 @@ fn serve(
 }
 
 /// Runs the generator and the emulated workers until the load is over.
-fn drive(
+fn run_load(
     port: RingPort,
     frames: FramePool,
     region: &Arc<WorkerRegion>,
@@ -297,6 +300,7 @@ fn drive(
     let options = Options { attach_timeout: TIMEOUT, ..Options::default() };
     let join = |_| Worker::join("bench-host", region, &options);
     let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
+    // The emulated workers.
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
     let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
     // Core 0 of the load, its only one.

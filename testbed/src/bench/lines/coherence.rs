@@ -30,6 +30,7 @@ struct Line {
 /// Caches of up to 64 cores.
 #[derive(Clone, Debug, Default)]
 pub struct Caches {
+    /// State of each line by its number.
     lines: HashMap<u64, Line>,
 }
 

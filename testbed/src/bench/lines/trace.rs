@@ -6,7 +6,7 @@
 //! user is another core. Cores on a machine are between the two.
 //!
 //! The load stores to a known word before and after the turn of each core. A *round* is one turn of each
-//! core.
+//! core. A *section* is a named part of the leaf's memory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -172,15 +172,15 @@ impl OrderPair {
     /// Adds other moves.
     fn add(&mut self, other: Self) {
         for order in [Order::InTurn, Order::AtOnce] {
-            // A copy of `other`, because `of` borrows mutably.
-            let (sum, other) = (self.of(order), *{ other }.of(order));
+            // A copy of `other`, because `in_order` borrows mutably.
+            let (sum, other) = (self.in_order(order), *{ other }.in_order(order));
             sum.transfers += other.transfers;
             sum.upgrades += other.upgrades;
         }
     }
 
     /// Returns the moves in one order.
-    fn of(&mut self, order: Order) -> &mut Moves {
+    fn in_order(&mut self, order: Order) -> &mut Moves {
         match order {
             Order::InTurn => &mut self.in_turn,
             Order::AtOnce => &mut self.at_once,
@@ -233,6 +233,7 @@ pub struct LineCost {
 
 /// Model of both orders, driven by the events of a trace.
 pub struct Tracer {
+    /// Memory map of the traced process.
     map: Map,
     /// Current core, or [`NO_CORE`].
     turn: usize,
@@ -348,9 +349,9 @@ impl Tracer {
             return;
         }
         let section = self.map.section(address).unwrap_or(self.map.sections.len());
-        self.sections[section].of(order).count(outcome);
+        self.sections[section].in_order(order).count(outcome);
         let line = self.lines.entry(address / LINE).or_default();
-        line.moves.of(order).count(outcome);
+        line.moves.in_order(order).count(outcome);
         *line.instructions.entry(instruction.wrapping_sub(self.map.program)).or_default() += 1;
     }
 
@@ -403,6 +404,7 @@ pub const ELSEWHERE: &str = "heap";
 mod tests {
     use super::*;
 
+    /// Address of the words that mark turns.
     const TURNS: u64 = 0x10_0000;
 
     /// Returns a map with two sections, a stack and a program.
@@ -436,6 +438,7 @@ mod tests {
         traced(&[round.clone(), turn(WARM), round.repeat(count)].concat())
     }
 
+    /// Returns these numbers of moves.
     fn moves(transfers: u64, upgrades: u64) -> Moves {
         Moves { transfers, upgrades }
     }
@@ -443,6 +446,7 @@ mod tests {
     // promise: speed.2
     #[test]
     fn lines_of_a_trace_are_read() {
+        // One line of each kind, and lines that are not part of the trace.
         let access =
             |address, bytes, reads, writes| Some(Event::Access { address, bytes, reads, writes });
         assert_eq!(event(b"I  04016c20,3"), Some(Event::Instruction(0x0401_6c20)));
@@ -461,6 +465,7 @@ mod tests {
     fn report_word_moves_once_a_round() {
         let costs = rounds(10, "I  00400010,4\n S 00001008,8\n", "I  00400020,4\n L 00001008,8\n");
         assert_eq!(costs.all, costs.sections["reported"]);
+        // In each round the write invalidates core 1's copy, and the read fetches the line again.
         assert_eq!(costs.all, OrderPair { in_turn: moves(10, 10), at_once: moves(10, 10) });
         assert_eq!((costs.lines.len(), costs.lines[0].offset), (1, 0));
         // Ten moves of each instruction, in both orders.

@@ -2,7 +2,8 @@
 //! half replies.
 //!
 //! Memory outside the leaf (packets and the queues of the emulated device) belongs to one core each. None of
-//! its lines ever moves to another core.
+//! its lines ever moves to another core. A leaf forwards tasks of clients to workers, and their replies to the clients.
+//! A server registers its workers at the leaf before they get tasks.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -53,10 +54,13 @@ const CLIENTS: u16 = 8;
 const SERVED: u16 = 16;
 /// Id of the only pool.
 const POOL: u16 = 7;
-/// Addresses of the leaf, of the first client and of the first server.
+/// IPv4 address of the leaf.
 const LEAF: u32 = 0x0A00_0001;
+/// MAC address of the leaf.
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// IPv4 address of the first client. Further clients have the addresses after it.
 const FIRST_CLIENT: u32 = 0x0A00_0101;
+/// IPv4 address of the first server. Further servers have the addresses after it.
 const FIRST_SERVER: u32 = 0x0A00_0201;
 /// UDP port of the clients.
 const PORT: u16 = 40_000;
@@ -106,6 +110,7 @@ pub struct CountedBursts {
 #[repr(align(128))]
 struct Turns([AtomicU64; CORES_MAX + 2]);
 
+/// Markers of this process. The map names their address, so that the tracer recognises stores to them.
 static TURNS: Turns = Turns([const { AtomicU64::new(0) }; CORES_MAX + 2]);
 
 /// Marks a turn in the trace. The fences keep the compiler from moving the leaf's accesses across the store.
@@ -124,7 +129,9 @@ struct Memory([u8; FRAME]);
 
 /// A packet, in memory that stays in place for the life of the process.
 pub struct Packet {
+    /// Room for the longest frame.
     memory: &'static mut Memory,
+    /// Bytes of the frame.
     len: usize,
 }
 
@@ -159,8 +166,11 @@ impl Buf for Packet {
 #[repr(align(128))]
 #[derive(Default)]
 struct Queues {
+    /// Packets that the core will receive.
     arrived: ArrayVec<Packet, BURST>,
+    /// Packets that the core has sent.
     sent: ArrayVec<Packet, SENT>,
+    /// Buffers for the core's own packets.
     free: ArrayVec<Packet, BURST>,
 }
 
@@ -200,7 +210,9 @@ struct CoreLeaf(Leaf<Wire, Wire>);
 /// One core of the leaf with its device.
 struct Core {
     leaf: Box<CoreLeaf>,
+    /// Port and buffer pool of the core; shares its queues with the leaf.
     wire: Wire,
+    /// The core's counters.
     counters: Counters,
     /// Packets for the next bursts.
     packets: Vec<Packet>,
@@ -213,7 +225,9 @@ struct Core {
 /// A task of a client that is at a worker.
 #[derive(Clone, Copy)]
 struct Task {
+    /// Id of the worker.
     worker: u16,
+    /// Index of the client.
     client: u16,
 }
 
@@ -287,6 +301,7 @@ pub struct Workload {
     /// State that the cores share.
     table: Arc<Table>,
     cores: Vec<Core>,
+    /// Templates of tasks and replies.
     frames: Frames,
     rng: Rng,
     /// Current time in nanoseconds.
@@ -299,11 +314,12 @@ pub struct Workload {
     in_system: usize,
     /// Number of acknowledged registrations.
     registered: u16,
+    /// Packets given to the leaf since the warm-up.
     counts: CountedBursts,
 }
 
 /// Returns the leaf's configuration.
-fn text(plan: &Plan) -> String {
+fn config_text(plan: &Plan) -> String {
     let Plan { cores, workers, policy, seed, .. } = plan;
     let cores: Vec<_> = (0..*cores).map(|core| core.to_string()).collect();
     let cores = cores.join(", ");
@@ -331,8 +347,9 @@ impl Workload {
     /// # Errors
     /// If the plan does not give a valid configuration, or a registration is not acknowledged.
     pub fn new(plan: Plan) -> Result<Self, Failure> {
-        let config = Config::parse(Path::new("bench-lines"), &text(&plan))?;
+        let config = Config::parse(Path::new("bench-lines"), &config_text(&plan))?;
         let table = assembly::table(&config, HZ)?;
+        // Steps of the packet path, with the state of one core each.
         let stages = assembly::stages(&config, &Membership::of(&config), [LEAF_MAC], &table)?;
         // Packets of each core: for all tasks in the system, and a margin for bursts.
         let packets = plan.target() + 2 * SENT;
@@ -420,6 +437,7 @@ impl Workload {
                 let core = round % self.cores.len();
                 let next = (registered + BURST as u16 / 2).min(workers);
                 for worker in registered..next {
+                    // With no task at the worker, and sequence number 1.
                     let header = Header::worker_id(POOL, worker, 0, 1);
                     let server = FIRST_SERVER + u32::from(worker / SERVED);
                     let registration =

@@ -70,9 +70,12 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
 struct Shared {
     // Drop order: ports before their devices.
     ports: Vec<QueuePort>,
+    /// Devices to all ports of all nodes, like `ports`.
     devices: Vec<Device>,
     pool: PoolHandle,
+    /// Owner of the emulated clock.
     conductor: Conductor,
+    /// Folder of the nodes' folders and of the devices' sockets.
     folder: PathBuf,
 }
 
@@ -94,6 +97,7 @@ struct Processes<'a> {
 }
 
 impl<'a> Processes<'a> {
+    /// Creates the clock for nodes at these devices and ports, and starts no node yet.
     fn new(
         links: Vec<(Device, QueuePort)>,
         pool: PoolHandle,
@@ -215,6 +219,7 @@ struct ProcessNode {
     shared: Rc<RefCell<Shared>>,
     /// Number of the node at the conductor.
     number: usize,
+    /// Process of the node.
     process: NodeProcess,
     /// Index of the device for each port.
     links: Vec<usize>,
@@ -255,6 +260,7 @@ impl Node for ProcessNode {
         None
     }
 
+    /// Returns the memory that an agent shares with its workers, so that the conductor can emulate these.
     fn region(&self) -> Option<Arc<WorkerRegion>> {
         self.region.clone()
     }

@@ -175,7 +175,7 @@ fn print_violation(plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// Totals over many seeds.
+/// Totals over many seeds, of which each is one run.
 #[derive(Default)]
 struct Sum {
     seeds: u64,
@@ -279,6 +279,7 @@ fn as_json(plan: &Plan, outcome: &Outcome) -> Value {
             .map(|(name, count)| ((*name).to_owned(), json!(count)))
             .collect()
     };
+    // Packets that did not arrive, or that no client could use, by reason and class.
     let taken: Value = PacketEnd::NAMES
         .iter()
         .zip(&outcome.ledger.taken)

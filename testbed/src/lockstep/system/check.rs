@@ -60,7 +60,7 @@ impl PortCounts {
     }
 
     /// Returns the number of packets of these classes that the node sent.
-    fn of(&self, classes: &[Class]) -> u64 {
+    fn sent_of(&self, classes: &[Class]) -> u64 {
         classes.iter().map(|&class| self.sent[class as usize]).sum()
     }
 }
@@ -105,13 +105,13 @@ pub fn ledger(
     let originated_classes =
         [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
     let (originated_arrived, originated) =
-        (port_counts.of(&originated_classes), totals.originated_sent());
+        (port_counts.sent_of(&originated_classes), totals.originated_sent());
     // A leaf counts a refusal that it forwards for an agent as forwarded. Below a spine it counts its own refusals
     // as forwarded too, otherwise as originated. Originated packets beyond the four classes above are therefore the
     // node's own refusals, at most as many as it made.
     let originated_refusals = originated.saturating_sub(originated_arrived);
     let max_refusals = if is_leaf_or_spine { totals.count(Counter::Refused) } else { 0 };
-    let forwarded_arrived = port_counts.of(&[Class::Task, Class::Reply, Class::Refusal])
+    let forwarded_arrived = port_counts.sent_of(&[Class::Task, Class::Reply, Class::Refusal])
         - originated_refusals.min(max_refusals);
     if forwarded_arrived != forwarded
         || originated_arrived > originated
@@ -135,8 +135,8 @@ pub fn ledger(
 fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
-    let (refused, tasks) = (read(Counter::Refused), port_counts.of(&[Class::Task]));
-    let answers = port_counts.of(&[Class::Reply, Class::Refusal]);
+    let (refused, tasks) = (read(Counter::Refused), port_counts.sent_of(&[Class::Task]));
+    let answers = port_counts.sent_of(&[Class::Reply, Class::Refusal]);
     // No route: with several leaves, a wrong MAC address can bring a leaf a reply for a client to which it has no
     // route.
     let unsent_reasons = [
@@ -163,7 +163,7 @@ fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Opti
 fn agent_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
-    let answers = port_counts.of(&[Class::Reply]);
+    let answers = port_counts.sent_of(&[Class::Reply]);
     let tx_full = counters.dropped(DropReason::TxFull);
     if replies != answers + tx_full {
         return Some(format!(

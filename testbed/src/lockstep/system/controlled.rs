@@ -123,6 +123,7 @@ impl DesiredState {
         let (key, change) =
             recorded.ok_or_else(|| format!("{text}: the history cannot record this command"))?;
         let version = self.fabric.version;
+        // `intern` stores equal states once and returns their number.
         let state = self.history.intern(record::of_fabric(&self.fabric));
         let operation = |request, answer| Operation {
             client: 1,
@@ -166,7 +167,7 @@ impl DesiredState {
 /// Desired state shared by the nodes and their factory.
 pub type SharedDesiredState = Rc<RefCell<DesiredState>>;
 
-/// Factory of nodes in this process. Its spines and leaves follow a controller.
+/// Factory of nodes in this process. Its spines and leaves follow a controller: they receive the desired state from it.
 pub struct ControlledNodes<F> {
     /// Desired state at the controller.
     pub truth: SharedDesiredState,
@@ -199,6 +200,7 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> NodeFactory
         servers.clear();
         spines.clear();
         let (inner, (control, table)) = node::controlled(&config)?;
+        // The node cannot reload a configuration.
         let reader = Arc::new(|| Err("it has no configuration file".to_owned()));
         let requests = Requests::new(control, table, reader);
         let desired = Rc::clone(&self.truth);
@@ -252,7 +254,7 @@ pub fn command(text: &str) -> Result<Command, String> {
     text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
-/// Returns the commands that add a leaf and its rack to the fabric.
+/// Returns the commands that add a leaf and the servers of its rack to the fabric.
 ///
 /// # Errors
 /// If one of them is invalid.
@@ -296,6 +298,7 @@ pub fn begin(plan: &Plan, leaves: u16, spines: u16) -> Result<Vec<Command>, Stri
 /// Draws an operator's next command. At least one leaf and one spine stay up.
 fn draw_command(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
     let mut all = Vec::new();
+    // Counts the nodes that have not failed.
     let count_up = |failed: &mut dyn Iterator<Item = bool>| failed.filter(|failed| !failed).count();
     let leaves_up = count_up(&mut fabric.leaves.values().map(|leaf| leaf.is_failed));
     let spines_up = count_up(&mut fabric.spines.values().map(|spine| spine.is_failed));
@@ -345,7 +348,7 @@ pub fn drawn(plan: &Plan) -> Result<impl NodeFactory + use<>, String> {
     Ok(ControlledNodes { truth: Rc::new(RefCell::new(desired)), act })
 }
 
-/// Result of a follow request, with its version.
+/// Result of a follow request, by which the node reconciles its state, with its version.
 type Answer = Arc<Mutex<Option<(u64, Result<FollowResult, RequestError>)>>>;
 
 /// A spine or leaf that follows the controller.
@@ -365,7 +368,9 @@ struct Follower {
     next_attempt_ns: u64,
     /// Time of the last turn.
     now_ns: u64,
+    /// Time of the next check for silent spines.
     next_silence_check_ns: u64,
+    /// Time at which the node serves requests next.
     next_serve_ns: u64,
     /// Last time at which a removal or another change was pending.
     last_pending_ns: u64,

@@ -272,7 +272,7 @@ pub enum FaultKind {
     Leave(FaultTarget),
 }
 
-/// Interval of a fault, in nanoseconds from the first task's earliest time.
+/// Interval of a fault, in nanoseconds from the earliest time of the first task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultInterval {
     /// Fault.
@@ -428,7 +428,8 @@ impl FaultPlan {
     }
 }
 
-/// Draws an interval fault of this kind: its target, its start in the run, and a length up to 300 ms.
+/// Draws an interval fault of this kind: its target, its start in the first `span_ns` of the run, and a length of up to
+/// 300 ms. The names are those of [`FaultPlan::draw`].
 fn draw_interval(
     name: &str,
     stream: &mut Stream,

@@ -42,7 +42,7 @@ pub trait Node {
     /// Puts a packet into one of the node's ports. Returns false if the port is full.
     fn give(&mut self, port: usize, frame: &[u8]) -> bool;
 
-    /// Takes the packets that the node sent from a port.
+    /// Takes the packets that the node sent from a port, and passes each to `each`.
     fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8]));
 
     /// Returns the state of a node in this process; `None` for a node in another process.

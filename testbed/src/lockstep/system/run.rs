@@ -2,7 +2,9 @@
 //!
 //! The loop takes the next event or timer, advances the emulated time, and gives the concerned node a turn. In a turn
 //! the node polls until it is quiet. The conductor then puts the packets that the node sent on wires. All participants
-//! (clients and nodes) have an index ([`Topology::index`](super::faults::Topology::index)); clients come first.
+//! (clients and nodes) have an index ([`Topology::index`](super::faults::Topology::index)); clients come first. An act
+//! is an action of the node factory at a time of the plan, for example an operator's command. A violation (of an
+//! invariant) ends the run.
 
 mod inspect;
 
@@ -180,6 +182,7 @@ struct InFlightPacket {
 /// State of a client's task.
 #[derive(Clone, Copy, Debug, Default)]
 struct TaskState {
+    /// Time at which the client sent it.
     sent_ns: u64,
     /// Hash of the expected answer.
     answer_hash: u64,
@@ -189,6 +192,7 @@ struct TaskState {
     leaf: Option<u16>,
     /// Worker that a leaf chose last.
     worker: Option<u16>,
+    /// Time of the first answer.
     answered_ns: Option<u64>,
     answers: u32,
     refusals: u32,
@@ -238,7 +242,7 @@ struct Site {
     /// Packets that passed the node's ports, as the conductor counts them.
     port_counts: PortCounts,
     paused: bool,
-    /// End of the node's current processing.
+    /// End of the node's current processing, in nanoseconds. The node gets no packet and no turn of a timer before.
     busy_ns: u64,
     /// Tasks of a leaf that await a worker's reply, with their workers.
     sent: Vec<(u32, u16)>,
@@ -517,8 +521,8 @@ impl<'a> System<'a> {
         if before != (site.line.received, site.line.sent) {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
-        // Agents have one port, all other nodes two. Reads until the ports are empty or all packets
-        // that the node counts as sent have arrived.
+        // Agents have one port, all other nodes two. Reads until the ports are empty, or until all sent packets by the
+        // node's own count have arrived.
         let mut frames = std::mem::take(&mut self.frames);
         let ports =
             if matches!(self.plan.topology.target(index), FaultTarget::Agent(_)) { 1 } else { 2 };
@@ -881,8 +885,8 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Ends a worker's task. Ignores an outdated event: the worker has left, or another task on its core has delayed the
-    /// end. A paused worker answers after the pause.
+    /// Ends a worker's task. Ignores an outdated event: the worker has left, or another task on its core has delayed
+    /// the end. A paused worker answers after the pause.
     fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         if u64::from(worker.epoch) != epoch || !worker.answer(self.now) {

@@ -1,6 +1,6 @@
-//! Emulated workers of agents. A worker attaches to one channel of its agent's region, takes tasks, and answers them at
-//! the emulated time. Several tasks may share a worker's core; otherwise it takes one task at a time. The conductor
-//! calls a worker instead of letting it spin.
+//! Emulated workers of agents. A worker attaches to one channel of its agent's region (the memory that agent and
+//! workers share), takes tasks, and answers them at the emulated time. Several tasks may share a worker's core;
+//! otherwise it takes one task at a time. The conductor calls a worker instead of letting it spin.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Members ordered by queue. Finding the shortest queue and changing any queue take constant time, regardless
-//! of the number of members.
+//! of the number of members. Policies that join the shortest queue use it for each task and each reply.
 //!
 //! One array holds the members sorted by queue; members with equal queues form a stretch. One task more swaps a member
 //! with the last one of its stretch, and one task less with the first one. The boundary then moves by one. A uniform
@@ -13,7 +13,7 @@
 //! speed that the choice has just selected.
 //!
 //! Instructions dominate the cost of a decision. One step that both finds and counts a member saved a quarter of it.
-//! A small struct in memory cost 8 ns: its wide load waited for narrow stores.
+//! A front in memory, as a small struct, cost 8 ns: its wide load waited for narrow stores.
 
 mod queue;
 mod speed;
@@ -63,7 +63,7 @@ pub trait Rank {
     /// Front of the order.
     type Front: Front;
 
-    /// Begins a run.
+    /// Begins a run. Returns the front: the members tied for the next task.
     fn open(&mut self) -> Self::Front;
 
     /// Returns a uniform member of a non-empty front, chosen by random `bits`. `None` only for a front that is not of
@@ -73,7 +73,7 @@ pub trait Rank {
     /// Gives a task to `found`, the result of the last [`Rank::find`]. Returns the remaining front.
     fn take(&mut self, front: Self::Front, found: RankedMember) -> Self::Front;
 
-    /// Ends a run.
+    /// Ends a run: the order then contains the tasks that the front has given out.
     fn close(&mut self, front: Self::Front);
 
     /// Returns a member's queue.
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::policy::Rng;
 
-    /// Returns a member that a run would choose first; `None` if no member can get a task.
+    /// Returns a member that a run would choose first, without a task for it; `None` if no member can get a task.
     pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<RankedMember> {
         let front = Some(ranks.open()).filter(|front| !front.is_empty())?;
         ranks.find(front, rng.next_u64() as u32)

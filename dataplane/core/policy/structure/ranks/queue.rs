@@ -1,9 +1,9 @@
 //! Members ranked by queue.
 //!
 //! The places of an array hold the members in the order of their queues. Members with equal queues form a stretch; the
-//! last stretch has all queues of at least `LONGEST`. The first stretch is the front. A run of tasks opens the front,
-//! finds a member in it and takes that member out for each task, and closes it: members that were taken join the next
-//! stretch.
+//! last stretch has all queues of at least `LONGEST`. The first stretch is the front. A run of tasks opens the front.
+//! For each task it finds a member in the front and takes that member out, by a swap with the front's last member. The
+//! end of the run closes the front: the members behind it, which were taken, then belong to the next stretch.
 
 use rand::Rng as _;
 
@@ -57,6 +57,7 @@ impl Ranks {
     ) -> Option<RankedMember> {
         let first = self.find(Ties(ties), rng.next_u64() as u32)?;
         let holder = |place: usize| Member(self.cells[place].holder);
+        // Place of the best member so far, its quanta, and the number of members with as many.
         let (mut best, mut most, mut equals) = (first.place, quanta(first.member), 1);
         let mut place = first.place;
         for _ in 1..scanned.min(ties as usize) {
@@ -66,6 +67,7 @@ impl Ranks {
                 (best, most, equals) = (place, served, 1);
             } else if served == most && served > 0 {
                 equals += 1;
+                // Replaces the choice with probability 1 / equals, so that all ties are equally likely.
                 if below(equals, rng.next_u64() as u32) == 0 {
                     best = place;
                 }
@@ -99,6 +101,7 @@ impl Front for Ties {
 impl Rank for Ranks {
     type Front = Ties;
 
+    /// Returns the first stretch.
     #[inline(always)]
     fn open(&mut self) -> Ties {
         Ties(self.order.ties() as u32)
@@ -116,9 +119,11 @@ impl Rank for Ranks {
         Some(RankedMember { member, queue, place, last: ties as usize - 1, source })
     }
 
+    /// Swaps the member with the front's last one, so that the front gets shorter by one.
     #[inline(always)]
     fn take(&mut self, Ties(ties): Ties, found: RankedMember) -> Ties {
         if found.source == RankSource::Elsewhere {
+            // The member stays in the last stretch, and so in the front.
             self.add(found.member);
             return Ties(ties);
         }
@@ -127,6 +132,7 @@ impl Rank for Ranks {
         Ties(ties - 1)
     }
 
+    /// Moves the end of the first stretch before the members that received a task.
     #[inline(always)]
     fn close(&mut self, Ties(ties): Ties) {
         self.order.close(ties);

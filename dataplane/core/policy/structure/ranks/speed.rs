@@ -2,8 +2,12 @@
 //! class with its own order. The front of a run of choices has all tied members. Two of their classes, the *sides*,
 //! have fields of their own. Members of further classes take a look-up.
 //!
-//! A class may have a table, which replaces each queue length by the number of tasks that count. It may also have a
-//! bound. A member whose queue has reached the bound is *full* and never in the front.
+//! A class may have a table, which replaces each queue length by the number of tasks that count: `eft` subtracts the
+//! tasks that will end before a new one arrives. It may also have a bound. A member whose queue has reached the bound
+//! is *full* and never in the front.
+//!
+//! The *soonest* time is the earliest completion time of one more task. The *best classes* are those with a member of
+//! that time.
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
@@ -22,7 +26,9 @@ pub const TABLE: usize = 128;
 /// Members of one speed.
 #[derive(Clone, Debug)]
 struct Class {
+    /// The speed.
     speed: f64,
+    /// Order of the members by queue.
     order: Stretches,
     /// Completion time of one more task at the best member; infinite if no member has room.
     soonest: f64,
@@ -32,7 +38,8 @@ struct Class {
     bound: u16,
 }
 
-/// Numbers of tied members: of one class, of a second class, and of all remaining ones, 16 bits each.
+/// Numbers of tied members that have not received a task in this run: of the first side, of the second side, and of all
+/// other classes, 16 bits each from the lowest on.
 #[derive(Clone, Copy, Debug)]
 pub struct Ties(u64);
 
@@ -75,12 +82,12 @@ pub struct ClassFront {
     number: usize,
 }
 
-/// Members with equal queues and speeds.
+/// Members with equal queues and speeds, and so with equal completion times.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
     /// Number of the members.
     pub members: usize,
-    /// Place of the first.
+    /// Place of the first one in the array of members.
     first: usize,
     /// Number of tasks of each that count, plus the half.
     pub tasks: f64,
@@ -183,15 +190,15 @@ impl SpeedRanks {
     /// Returns the number of tasks that count at a member of a class with `queue` tasks, plus the half.
     #[inline]
     fn tasks(&self, class: usize, queue: u16) -> f64 {
-        let at = usize::from(queue).min(TABLE - 1);
-        let tasks = match self.table.get(class * TABLE + at) {
+        let entry = usize::from(queue).min(TABLE - 1);
+        let tasks = match self.table.get(class * TABLE + entry) {
             Some(tasks) => tasks + f64::from(queue.saturating_sub(TABLE as u16 - 1)),
             None => f64::from(queue),
         };
         tasks + self.half
     }
 
-    /// Recomputes the earliest completion time of a class (`soonest`).
+    /// Recomputes the earliest completion time of a class (`soonest`), from its shortest queue.
     #[inline]
     fn note_soonest(&mut self, number: usize) {
         let Class { ref order, speed, bound, .. } = self.classes[number];
@@ -287,6 +294,7 @@ impl SpeedRanks {
         for (next, class) in next.iter_mut().zip(&self.classes) {
             *next = if class.order.ties() > 0 { class.order.least } else { UNBOUNDED };
         }
+        // Each step takes the class whose next length has the earliest time.
         loop {
             let open = (0..self.classes.len()).filter(|&number| next[number] < UNBOUNDED);
             let times = open.map(|number| {
@@ -347,7 +355,7 @@ impl SpeedRanks {
         self.open()
     }
 
-    /// Updates the best classes after a class's shortest queue changed.
+    /// Updates the best classes after the shortest queue of class `number` changed.
     fn compare(&mut self, number: usize) {
         self.note_soonest(number);
         let class = &self.classes[number];
@@ -357,6 +365,7 @@ impl SpeedRanks {
         } else if class.soonest == self.soonest && class.soonest.is_finite() {
             self.best_classes |= 1 << number;
         } else {
+            // The class became worse. If it was the only best one, any class may be the best now.
             self.best_classes &= !(1 << number);
             if self.best_classes == 0 {
                 self.compare_all();
@@ -388,7 +397,9 @@ impl SpeedRanks {
 impl Rank for SpeedRanks {
     type Front = Ties;
 
+    /// Makes the front of all best classes: the first two become sides.
     fn open(&mut self) -> Ties {
+        // The sides, the packed numbers of `Ties`, and the index of the next free side.
         let (mut sides, mut ties, mut free) = ([Side::NONE; 2], 0, 0);
         for (number, order) in self.tied() {
             let members = order.ties() as u64;
@@ -408,6 +419,7 @@ impl Rank for SpeedRanks {
 
     #[inline(always)]
     fn find(&self, front: Ties, bits: u32) -> Option<RankedMember> {
+        // Draws an index over all tied members: first those of side a, then of side b, then all others.
         let ([in_a, in_b, elsewhere], [a, b]) = (front.split(), &self.sides);
         let place = below((in_a + in_b + elsewhere) as usize, bits) as u32;
         if place >= in_a + in_b {
@@ -427,6 +439,7 @@ impl Rank for SpeedRanks {
         Some(RankedMember { member, queue, place, last, source })
     }
 
+    /// Swaps the member with the last one of its side, so that the side gets shorter by one.
     #[inline(always)]
     fn take(&mut self, front: Ties, found: RankedMember) -> Ties {
         let RankSource::Side(second) = found.source else {
@@ -438,6 +451,7 @@ impl Rank for SpeedRanks {
         Ties(front.0 - select(second, 1, 1 << 16))
     }
 
+    /// Gives both sides' classes their new ends, and compares classes whose shortest queue changed.
     #[inline(never)]
     fn close(&mut self, front: Ties) {
         for (side, ties) in self.sides.into_iter().zip(front.split()) {
@@ -471,6 +485,7 @@ impl Rank for SpeedRanks {
         }
     }
 
+    /// Sets all queues first, and compares the classes once at the end.
     #[inline(always)]
     fn set_all(
         &mut self,
@@ -509,7 +524,7 @@ fn make_steps(rates: &mut Vec<f64>) {
     }
 }
 
-/// Returns the index of the step nearest to a rate by ratio.
+/// Returns the index of the step nearest to a rate by ratio: the member's class.
 fn nearest(steps: &[f64], rate: f64) -> u8 {
     let after = steps.partition_point(|step| *step < rate).min(steps.len() - 1);
     let before = after.saturating_sub(1);

@@ -1,5 +1,9 @@
 //! Order of members by queue. Members with equal queues form a stretch of one array. The stretches are sorted by
-//! the length of these queues, so the boundaries between them define the order. A *length* is a queue length.
+//! the length of these queues, so the boundaries between them define the order. A *length* is a queue length. A
+//! *place* is an index of the array.
+//!
+//! A member moves to a neighbouring stretch in two steps: it swaps places with the member at the boundary, and the
+//! boundary moves by one place to its other side.
 
 use super::Member;
 
@@ -38,7 +42,7 @@ pub fn resize(cells: &mut Vec<Cell>, members: usize) {
     cells.iter_mut().for_each(|cell| cell.place = NOWHERE);
 }
 
-/// Swaps `member` with the member at another place.
+/// Swaps `member`, which is at place `from`, with the member at place `to`.
 #[inline(always)]
 pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
     let displaced = std::mem::replace(&mut cells[to].holder, member.0);
@@ -74,6 +78,7 @@ impl Stretches {
     ) -> u16 {
         self.start = start;
         self.ends.fill(0);
+        // A counting sort by queue length. First counts the members of each length.
         for member in ranked.clone() {
             self.ends[cells[member.index()].length()] += 1;
         }
@@ -173,6 +178,8 @@ impl Stretches {
             && usize::from(place) < members
         {
             cells[member.index()].queue = queue;
+            // The end of the shorter stretch is the first place of the member's own. The member moves there, and the
+            // boundary passes it.
             exchange(cells, member, place.into(), (*end).into());
             *end += 1;
             let is_lower = (queue as u16) < self.least;
@@ -196,6 +203,7 @@ impl Stretches {
     fn jump(&mut self, cells: &mut [Cell], member: Member, from: usize, to: usize) -> bool {
         let (before, mut place) = (self.least, cells[member.index()].place);
         // Most lengths on the way have no members. There the boundary passes the member, which keeps its place.
+        // `move_to` puts the member at a place and returns that place.
         let mut move_to = |end: u16| {
             if place != end {
                 exchange(cells, member, place.into(), end.into());
@@ -206,9 +214,10 @@ impl Stretches {
         // Up: to the last place of each stretch, whose boundary then passes it. Boundaries are sorted, so a group
         // without members has equal ones.
         let mut up = |ends: &mut [u16]| ends.iter_mut().for_each(|end| *end = move_to(*end - 1));
-        let on_the_way = self.ends.get_mut(from..to).unwrap_or_default();
+        let on_the_way = self.ends.get_mut(from..to).unwrap_or_default(); // empty for a move down
         let (groups, rest) = on_the_way.as_chunks_mut::<GROUP>();
         for group in groups {
+            // Moves the first boundary. If the last one was equal, all are: they pass the member without a swap.
             let first = group[0];
             up(&mut group[..1]);
             match group[GROUP - 1] == first {
@@ -236,7 +245,7 @@ impl Stretches {
         self.least != before
     }
 
-    /// Corrects the shortest length, which may be too low. Returns true if it changed.
+    /// Corrects the shortest length, which may be too low: skips lengths without members. Returns true if it changed.
     fn raise_least(&mut self) -> bool {
         let before = self.least;
         while usize::from(self.least) < LONGEST && self.ends[usize::from(self.least)] == self.start

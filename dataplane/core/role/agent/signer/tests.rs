@@ -1,4 +1,5 @@
-//! Sequences that grow by one, follow the clock, and are used once; acknowledgements.
+//! Tests of signed messages: sequences grow by one, follow the clock, and are used once. Also acknowledgements of
+//! registrations.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -67,8 +68,8 @@ fn sequences_start_at_the_clock() {
             signer.of(worker).unwrap().sign(1_u32, 2, &mut payload);
             let signed = signed(&payload);
             assert_eq!(signed.sequence, NOW + further);
-            let right = [key(1), key(2)].map(|key| key.tag(&signed.blocks) == signed.tag);
-            assert_eq!(right, [worker == 3, worker == 8]);
+            let matches = [key(1), key(2)].map(|key| key.tag(&signed.blocks) == signed.tag);
+            assert_eq!(matches, [worker == 3, worker == 8]);
         }
     }
     assert!(Signer::new([], || NOW).is_none());
@@ -96,6 +97,7 @@ fn stale_sequence_jumps_by_whole_windows() {
 // promise: trust.3
 #[test]
 fn each_call_updates_one_worker_in_turn() {
+    // The clock is 3 times `BEHIND_MAX`, and both sequences are set to 0, so each is due for a jump.
     let signer = Signer::new([(3, key(1)), (8, key(2))], || 3 * BEHIND_MAX).unwrap();
     let sequences = || [3, 8].map(|id| signer.of(id).unwrap().sequence.load(Relaxed));
     [3, 8].iter().for_each(|&id| signer.of(id).unwrap().sequence.store(0, Relaxed));
@@ -130,14 +132,16 @@ fn threads_never_reuse_a_sequence() {
 #[test]
 fn only_the_last_registration_is_acknowledged() {
     let credential = Credential::new(key(1), NOW);
+    // Signs a registration and returns its sequence.
     let register = || {
         let mut payload = payload(Header::worker_id(7, 3, 0, 1));
         credential.sign_registration(LEAF, 1_u32, 2, &mut payload);
         signed(&payload).sequence
     };
-    let acknowledgement = |by: &Key, sequence| {
+    // Returns the leaf's acknowledgement of the registration with this sequence, signed with this key.
+    let acknowledgement = |key: &Key, sequence| {
         let mut payload = payload(Header::worker_id(7, 3, 0, 1).acknowledged_by(9, 100));
-        by.sign(&addresses(1, 2), &mut payload, sequence);
+        key.sign(&addresses(1, 2), &mut payload, sequence);
         signed(&payload)
     };
     // The second registration replaces the first.
@@ -151,7 +155,7 @@ fn only_the_last_registration_is_acknowledged() {
 
 // promise: trust.3
 #[test]
-fn nothing_of_a_key_is_shown() {
+fn debug_output_hides_keys() {
     let shown = format!("{:?} {:?}", signer(), signer().of(3));
     assert!(shown.contains("[3, 8]") && !shown.to_lowercase().contains("key"), "{shown}");
 }
