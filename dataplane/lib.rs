@@ -36,7 +36,7 @@ pub const VERSION: &str = env!("WEDJAT_VERSION");
 /// Version of the compiler.
 pub const RUSTC: &str = env!("WEDJAT_RUSTC");
 
-/// Makes revision and compiler of this build the identity of the running program.
+/// Makes revision, version and compiler of this build the identity of the running program.
 pub fn identify() {
-    program::Program { revision: REVISION, rustc: RUSTC }.identify();
+    program::Program { revision: REVISION, version: VERSION, rustc: RUSTC }.identify();
 }

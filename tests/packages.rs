@@ -328,6 +328,7 @@ fn published_crates_contain_their_sources() {
     let layers = ["admin", "assembly", "batch", "core", "desired", "dpdk", "fabric", "node"];
     let layers = layers.map(|name| (format!("wedjat-{name}"), format!("dataplane/{name}")));
     let others = crates.into_iter().chain([("wedjat-sys", "sys"), ("wedjat-pktgen", "pktgen")]);
+    let others = others.chain([("wedjat-sim", "sim"), ("wedjat-workload", "workload")]);
     let others = others.map(|(name, folder)| (name.to_owned(), folder.to_owned()));
     for (name, folder) in others.chain(layers) {
         let files = list(&["-p", &name]);

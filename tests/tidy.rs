@@ -201,14 +201,16 @@ fn unsafe_code_stays_where_it_is_allowed() {
 }
 
 /// Folders of the crates' sources, and the prefix that replaces each folder in the names of its modules.
-const CRATES: [(&str, &str); 7] = [
+const CRATES: [(&str, &str); 9] = [
     ("dataplane/", ""),
     ("capi/src/", "capi/"),
     ("cosched/src/", "cosched/"),
     ("learner/src/", "learner/"),
     ("pktgen/src/", "pktgen/"),
+    ("sim/src/", "sim/"),
     ("sys/src/", "sys/"),
     ("testbed/src/", "testbed/"),
+    ("workload/src/", "workload/"),
 ];
 
 /// Returns the modules of the crates, named like "core/stage/network", with their code: no comments, no tests.
@@ -883,8 +885,17 @@ fn a_live_property_costs_five_files() {
 }
 
 /// Prefixes of the paths of code that is built in several variants.
-const VARIANTS: [&str; 7] =
-    ["dataplane/", "testbed/src/", "pktgen/src/", "capi/src/", "learner/", "cosched/", "sys/"];
+const VARIANTS: [&str; 9] = [
+    "dataplane/",
+    "testbed/src/",
+    "pktgen/src/",
+    "capi/src/",
+    "learner/",
+    "cosched/",
+    "sim/",
+    "sys/",
+    "workload/",
+];
 
 /// Counts the lines with a condition on a cargo feature: each variant of the code needs tests of its own.
 #[test]

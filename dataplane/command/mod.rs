@@ -1,6 +1,7 @@
 //! Command line of `wedjat`: one file per subcommand with its arguments and code, and their list here. The comments of
 //! the arguments are the help texts. `main` parses [`Arguments`] and calls [`run`].
 
+mod advise;
 mod agent;
 mod check;
 mod controller;
@@ -69,6 +70,9 @@ enum Command {
     /// Explain the path of packets through a running leaf, spine or agent, or of a capture's packets.
     #[command(after_help = explain::EXAMPLE)]
     Explain(explain::Arguments),
+    /// Measure a pool of a running leaf or agent, simulate it under all policies, and recommend one.
+    #[command(after_help = advise::EXAMPLE)]
+    Advise(Box<advise::Arguments>),
     /// Watch a running leaf or agent: rates, cores, pools, drops, and the worst workers.
     #[command(after_help = top::EXAMPLE)]
     Top(top::Arguments),
@@ -124,6 +128,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::State(arguments) => state::run(&arguments),
         Command::Ctl(arguments) => ctl::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Advise(arguments) => advise::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
         Command::Completions { shell } => {

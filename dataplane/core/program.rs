@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 pub struct Program {
     /// Revision of its sources, as git describes it.
     pub revision: &'static str,
+    /// Text of `--version`.
+    pub version: &'static str,
     /// Version of its compiler.
     pub rustc: &'static str,
 }
@@ -22,6 +24,10 @@ impl Program {
     /// Returns the identity of the running program; `unknown` if it is not set.
     #[must_use]
     pub fn current() -> Self {
-        PROGRAM.get().copied().unwrap_or(Self { revision: "unknown", rustc: "unknown" })
+        PROGRAM.get().copied().unwrap_or(Self {
+            revision: "unknown",
+            version: "unknown",
+            rustc: "unknown",
+        })
     }
 }

@@ -9,17 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
-pub mod arrival;
 pub mod engine;
 pub mod exchange;
 pub mod floor;
-pub mod grammar;
 pub mod host;
-pub mod latency;
 pub mod ledger;
 pub mod load;
 pub mod manifest;
-pub mod mix;
 pub mod neighbour;
 pub mod nodes;
 pub mod objects;
@@ -30,11 +26,8 @@ pub mod rate;
 pub mod reflector;
 pub mod replay;
 pub mod report;
-pub mod results;
-pub mod seed;
 pub mod selftest;
 pub mod send;
-pub mod service;
 pub mod slices;
 pub mod stamps;
 pub mod stationary;
@@ -43,3 +36,5 @@ pub mod target;
 pub mod tasks;
 pub mod template;
 pub mod trace;
+
+pub use wedjat_workload::{arrival, grammar, latency, mix, results, seed, service};

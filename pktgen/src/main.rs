@@ -18,6 +18,7 @@ const FAILED: u8 = 2;
 
 /// Runs the command of the arguments. Its result selects the exit status.
 fn main() -> ExitCode {
+    wedjat::identify();
     let log = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(log).format_timestamp(None).format_target(false).init();
     match command::execute(args::Cli::parse().command) {

@@ -4,7 +4,7 @@
 //! The sizes are those of Horus (section 4.1): 5,000 objects with values of 1,000 bytes. A GET reads 60 of
 //! them, a SCAN all.
 
-use crate::payload::mixed;
+use crate::seed::mixed;
 
 /// Number of objects in the database.
 pub const OBJECTS: u32 = 5_000;

@@ -11,7 +11,8 @@
 
 use crate::mix::Workload;
 use crate::objects::{self, GET, GETS, OBJECTS, SCAN};
-use crate::payload::{self, LEN, Outcome, Status, Work, mixed};
+use crate::payload::{self, LEN, Outcome, Status, Work};
+use crate::seed::mixed;
 
 /// Returns the digest of a spun task with this seed. Only a worker that has read the seed can answer with it.
 #[inline]

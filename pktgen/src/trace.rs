@@ -24,17 +24,12 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use pcap_file::pcap::{PcapPacket, PcapReader};
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption::{
-    IfTsOffset, IfTsResol,
-};
-use pcap_file::pcapng::{Block, PcapNgReader};
-use pcap_file::{DataLink, PcapError};
 use wedjat::reason::DropReason;
 use wedjat::state::files;
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Datagram};
 use wedjat::wire::{ether, vlan};
+use wedjat_workload::capture::Format;
 
 use crate::neighbour::Message;
 use crate::payload::{self, Work};
@@ -43,10 +38,6 @@ use crate::template::FRAME_MAX;
 
 /// Columns of a text trace, in order.
 const COLUMNS: [&str; 4] = ["time_us", "class", "service_us", "size"];
-/// Magic numbers of pcap: microsecond and nanosecond files, in either byte order.
-const PCAP: [u32; 4] = [0xA1B2_C3D4, 0xD4C3_B2A1, 0xA1B2_3C4D, 0x4D3C_B2A1];
-/// Magic number of pcapng.
-const PCAPNG: u32 = 0x0A0D_0D0A;
 /// Maximum length of a trace. A time longer than a year is a mistake, such as a wrong unit. Below it, a
 /// floating-point number holds a time to within 2 ns.
 const SPAN_MAX_NS: u64 = 365 * 86_400 * 1_000_000_000;
@@ -171,13 +162,14 @@ impl Trace {
 fn read(path: &Path, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let unreadable = |error: std::io::Error| (TraceLocation::Whole, error.to_string());
     let mut file = BufReader::new(files::open_regular(path).map_err(unreadable)?);
-    let first = file.fill_buf().map_err(unreadable)?;
-    let magic = first.first_chunk().map(|magic| u32::from_be_bytes(*magic));
-    match magic {
-        Some(magic) if PCAP.contains(&magic) => read_pcap(file, tasks),
-        Some(PCAPNG) => read_pcapng(file, tasks),
-        _ => read_lines(file, tasks),
-    }
+    let Some(format) = Format::of(file.fill_buf().map_err(unreadable)?) else {
+        return read_lines(file, tasks);
+    };
+    let frames = format.read(file, |frame| take_frame(frame.bytes, frame.at_ns, tasks));
+    frames.map_err(|error| match error.packet {
+        0 => (TraceLocation::Whole, error.reason),
+        packet => (TraceLocation::Packet(packet), error.reason),
+    })
 }
 
 /// Trace under construction.
@@ -334,96 +326,6 @@ fn nanoseconds(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(fraction)
 }
 
-/// Reads a pcap file.
-fn read_pcap(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
-    let mut reader = PcapReader::new(file).map_err(|error| damaged(0, &error))?;
-    // Reads raw packets and parses them here, with a snapshot length of our own.
-    let header = reader.header();
-    check_link(header.datalink, 0)?;
-    // 0 means no limit, but the parser would reject every packet as too long.
-    let snaplen = if header.snaplen == 0 { u32::MAX } else { header.snaplen };
-    let mut number = 0;
-    while let Some(packet) = reader.next_raw_packet() {
-        number += 1;
-        let packet = packet
-            .and_then(|raw| PcapPacket::try_from_raw_packet(raw, header.ts_resolution, snaplen))
-            .map_err(|error| damaged(number, &error))?;
-        let at_ns = packet.timestamp.as_nanos() as u64;
-        take_frame(&packet.data, at_ns, tasks)
-            .map_err(|text| (TraceLocation::Packet(number), text))?;
-    }
-    Ok(())
-}
-
-/// Reads a pcapng file.
-fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
-    let mut reader = PcapNgReader::new(file).map_err(|error| damaged(0, &error))?;
-    // Time resolution and offset (in seconds) of each interface.
-    let mut clocks: Vec<(u8, u64)> = Vec::new();
-    let mut number = 0;
-    while let Some(block) = reader.next_block() {
-        match block.map_err(|error| damaged(number + 1, &error))? {
-            // Each section numbers its interfaces from 0.
-            Block::SectionHeader(_) => clocks.clear(),
-            Block::InterfaceDescription(interface) => {
-                check_link(interface.linktype, number)?;
-                let mut clock = (6, 0); // default: microseconds
-                for option in &interface.options {
-                    match option {
-                        IfTsResol(resolution) => clock.0 = *resolution,
-                        IfTsOffset(seconds) => clock.1 = *seconds,
-                        _ => {}
-                    }
-                }
-                clocks.push(clock);
-            }
-            Block::EnhancedPacket(packet) => {
-                number += 1;
-                let problem = |text: &str| (TraceLocation::Packet(number), text.to_owned());
-                let clock = clocks.get(packet.interface_id as usize);
-                let clock =
-                    clock.ok_or_else(|| problem("its interface has no description block"))?;
-                // The reader treats every unit as nanoseconds.
-                let at_ns = since_epoch(packet.timestamp.as_nanos() as u64, *clock);
-                let at_ns = at_ns.ok_or_else(|| problem("its time is out of range"))?;
-                take_frame(&packet.data, at_ns, tasks).map_err(|text| problem(&text))?;
-            }
-            Block::SimplePacket(_) | Block::Packet(_) => {
-                number += 1;
-                let text = "simple and obsolete packet blocks are not supported; convert with editcap -F pcapng";
-                return Err((TraceLocation::Packet(number), text.to_owned()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Converts a pcapng time to nanoseconds. The resolution is a power of ten, or a power of two if its highest
-/// bit is set.
-fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
-    let exponent = u32::from(resolution & 0x7F);
-    let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
-    let per_second = base.checked_pow(exponent)?;
-    let ns = u128::from(units) * 1_000_000_000 / per_second;
-    u64::try_from(ns + u128::from(offset_s) * 1_000_000_000).ok()
-}
-
-/// Refuses a link type other than Ethernet. `packets` is the number of packets read so far.
-fn check_link(link: DataLink, packets: u64) -> Result<(), Problem> {
-    if link == DataLink::ETHERNET {
-        return Ok(());
-    }
-    let location = if packets == 0 { TraceLocation::Whole } else { TraceLocation::Packet(packets) };
-    Err((location, format!("its link type is {link:?}; only Ethernet is supported")))
-}
-
-/// Returns the problem of a damaged capture at this packet, or at its start for 0.
-fn damaged(packet: u64, error: &PcapError) -> Problem {
-    let location = if packet == 0 { TraceLocation::Whole } else { TraceLocation::Packet(packet) };
-    (location, format!("the capture is damaged or truncated: {error}"))
-}
-
 /// Adds the frame's task, or counts the frame as skipped.
 ///
 /// # Errors
@@ -494,8 +396,8 @@ mod tests {
     use crate::neighbour;
     use crate::target::Target;
     use crate::template::{Task, Template};
-    use pcap_file::TsResolution;
     use pcap_file::pcap::{PcapHeader, PcapWriter, RawPcapPacket};
+    use pcap_file::{DataLink, TsResolution};
     use std::borrow::Cow;
     use std::time::Duration;
     use wedjat::wire::ether::Mac;
@@ -676,6 +578,9 @@ mod tests {
         use pcap_file::pcapng::PcapNgWriter;
         use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
         use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
+        use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption::{
+            IfTsOffset, IfTsResol,
+        };
         // 8 us in microseconds (the default), 7.5 us in nanoseconds, and 2^-10 s in units of 2^-30 s.
         for (options, units, ns) in [
             (vec![], [1_000_000, 1_000_008], 8_000),
@@ -702,6 +607,5 @@ mod tests {
             assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(ns, 3, 7_000, 69)]);
             assert!(trace.skipped().is_empty());
         }
-        assert_eq!(since_epoch(1, (100, 0)), None);
     }
 }

@@ -1,7 +1,6 @@
 //! Emulated rack, workloads and workers, simulator, advice on policies, demo and comparisons.
 #![forbid(unsafe_code)]
 
-pub mod advise;
 pub mod app;
 pub mod attack;
 pub mod batch;
@@ -13,9 +12,11 @@ pub mod histories;
 pub mod learner;
 pub mod lockstep;
 pub mod rack;
-pub mod sim;
 pub mod stand_ins;
 pub mod worker;
+
+pub use wedjat_sim as sim;
+pub use wedjat_sim::advise;
 
 /// Time after which a waiting test fails. It is long because the machine may be busy; only failing tests take
 /// it.

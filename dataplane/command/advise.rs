@@ -1,0 +1,240 @@
+//! `wedjat advise`: measures a pool of a running node, simulates it under all policies, and recommends one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+use wedjat::admin::generated::{Pool, ShowReply, StartTapRequest, Worker};
+use wedjat::admin::{Connection, packets};
+use wedjat::control::Change;
+use wedjat::quantity;
+use wedjat_sim::advise::capture::Speeds;
+use wedjat_sim::advise::decision::Action;
+use wedjat_sim::advise::node::NodePool;
+use wedjat_sim::advise::report::Report;
+use wedjat_sim::advise::{self, page_of, write_page};
+
+use super::ctl::access_to;
+use super::{Outcome, print};
+
+/// Help text below the options.
+pub const EXAMPLE: &str = "Examples:
+  wedjat advise
+  wedjat advise --node /dev/shm/wedjat-leaf1 --pool 2 --objective mean
+  wedjat advise --objective 'slo(class=1, us=400)' --apply
+  wedjat advise --capture leaf.pcap --workers 32
+  wedjat advise --workers 32 --load .8 --service 'exp(100us)' --delay 10us
+Without a log, a capture, or workers, load and service, it captures packets of the running node, which needs the same rights as
+`wedjat ctl tap`, and a reply's extension with the service time. Nothing else changes at the node, unless --apply is given.
+Exit status: 0, or 1 if no policy is stable, or if something failed.";
+
+/// Bytes kept of each packet: all headers, also over IPv6 with a proof of origin.
+const SNAPLEN: u32 = 128;
+/// Interval between questions whether the capture has ended.
+const ASK_INTERVAL: Duration = Duration::from_millis(50);
+/// Largest fraction of packets that may be missing in a capture.
+const LOST_MAX: f64 = 0.001;
+
+/// Arguments of `wedjat advise`.
+#[derive(Debug, Args)]
+#[group(skip)] // its name is that of the flattened arguments
+pub struct Arguments {
+    #[command(flatten)]
+    advice: advise::Arguments,
+    /// Number of packets to capture; a task of a leaf takes four
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(4000..))]
+    packets: u64,
+    /// Longest time of the capture
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    longest: Duration,
+    /// Give the pool the recommended policy, if the gain exceeds 5% and the model fits the measurement
+    #[arg(long)]
+    apply: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let mut advice = arguments.advice.clone();
+    let html = page_of(&advice)?;
+    if !advice.conditions.needs_node() {
+        if arguments.apply {
+            return Err("--apply: it changes a running node, but other options give the conditions; omit them".into());
+        }
+        let report = advise::advise(&advice)?;
+        return finish(arguments, &report, html.as_deref(), None);
+    }
+    let state = access_to(advice.conditions.node.as_deref(), None, [&None, &None, &None])?;
+    let mut node = Connection::open(&state)?;
+    let shown = node.show()?;
+    let pool = select(&shown, advice.conditions.pool)?;
+    let pool = node_pool(&shown, pool)?;
+    let file = CaptureFile::new();
+    capture(arguments, &mut node, &file)?;
+    advice.conditions.pool = Some(pool.id);
+    advice.conditions.running_node = Some(pool.clone());
+    advice.conditions.capture = Some(file.0.clone());
+    let report = advise::advise(&advice)?;
+    drop(file);
+    let applied = match arguments.apply {
+        true => Some(apply(&report, &pool, shown.version, &mut node)?),
+        false => None,
+    };
+    finish(arguments, &report, html.as_deref(), applied)
+}
+
+/// Result of `--apply`.
+enum Applied {
+    /// The node has the policy, in this version of its state.
+    Changed(u64, Change),
+    /// Reason why nothing was changed.
+    Unchanged(String),
+}
+
+/// Prints the report, and writes its page.
+fn finish(
+    arguments: &Arguments,
+    report: &Report,
+    html: Option<&Path>,
+    applied: Option<Applied>,
+) -> Outcome {
+    write_page(report, html)?;
+    let text = if arguments.json {
+        let mut json: Value = serde_json::from_str(&report.json()?)?;
+        if let Some(applied) = &applied {
+            json["applied"] = match applied {
+                Applied::Changed(version, change) => {
+                    json!({ "version": version, "change": change.to_string() })
+                }
+                Applied::Unchanged(reason) => json!({ "version": null, "reason": reason }),
+            };
+        }
+        format!("{}\n", serde_json::to_string_pretty(&json)?)
+    } else {
+        let applied = applied.map_or_else(String::new, |applied| match applied {
+            Applied::Changed(version, change) => format!("Applied: version {version}: {change}\n"),
+            Applied::Unchanged(reason) => format!("Not applied: {reason}\n"),
+        });
+        report.text() + &applied
+    };
+    print(&text)?;
+    let is_stable = report.advice.best.is_some();
+    Ok(if is_stable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Gives the pool the recommended policy, if it has a gain and the model is right about the running policy.
+fn apply(
+    report: &Report,
+    pool: &NodePool,
+    version: u64,
+    node: &mut Connection,
+) -> Result<Applied, Box<dyn std::error::Error>> {
+    let unchanged = |reason: &str| Ok(Applied::Unchanged(reason.to_owned()));
+    let policy = match (report.advice.action, report.advised()) {
+        (Action::Change | Action::Choose, Some(best)) => &report.policies[best],
+        (Action::None, _) | (_, None) => return unchanged("no policy is stable"),
+        (Action::Keep, _) => return unchanged("the running policy is good enough"),
+    };
+    if report.fit.as_ref().is_none_or(|fit| !fit.fits) {
+        return unchanged(
+            "the model does not fit the measurement of the running policy; change it by `wedjat ctl pool policy`",
+        );
+    }
+    let change: Change = format!("set-policy pool={} policy={policy}", pool.id).parse()?;
+    let version = node.change(std::slice::from_ref(&change), Some(version))?;
+    Ok(Applied::Changed(version, change))
+}
+
+/// Returns the pool with this id, or the only one.
+fn select(shown: &ShowReply, id: Option<u32>) -> Result<&Pool, String> {
+    let ids = || shown.pools.iter().map(|pool| pool.id.to_string()).collect::<Vec<_>>().join(", ");
+    match (id, &shown.pools[..]) {
+        (_, []) => Err("the node has no pool".to_owned()),
+        (None, [pool]) => Ok(pool),
+        (None, _) => Err(format!("the node has the pools {}; select one by --pool", ids())),
+        (Some(id), pools) => pools.iter().find(|pool| pool.id == id).ok_or_else(|| {
+            format!("--pool {id}: the node has no such pool; its pools are {}", ids())
+        }),
+    }
+}
+
+/// Returns the quantities of a pool that the node knows.
+fn node_pool(shown: &ShowReply, pool: &Pool) -> Result<NodePool, String> {
+    let is_active = |worker: &&Worker| {
+        !worker.drained
+            && !worker.leaving
+            && ["configured", "registered"].contains(&worker.presence.as_str())
+    };
+    let active: Vec<_> = pool.workers.iter().filter(is_active).collect();
+    if active.is_empty() {
+        return Err(format!(
+            "no worker of pool {} may get tasks; start the workers first",
+            pool.id
+        ));
+    }
+    let speeds: Speeds = active.iter().map(|worker| (worker.id, worker.speed)).collect();
+    let differ = active.iter().any(|worker| worker.speed != active[0].speed);
+    Ok(NodePool {
+        id: pool.id,
+        workers: active.len(),
+        dispatchers: shown.cores.len(),
+        policy: pool.policy.clone(),
+        // Equal configured speeds are the default. The capture shows the real ones.
+        speeds: differ.then_some(speeds),
+    })
+}
+
+/// Temporary file of a capture; removed on drop.
+struct CaptureFile(PathBuf);
+
+impl CaptureFile {
+    /// Chooses a name that no other file has. The node refuses to write to an existing file.
+    fn new() -> Self {
+        let name = format!("wedjat-advise-{}.pcap", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for CaptureFile {
+    fn drop(&mut self) {
+        // It does not exist if the node refused to write it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Captures packets of the node.
+fn capture(
+    arguments: &Arguments,
+    node: &mut Connection,
+    file: &CaptureFile,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let name = file
+        .0
+        .to_str()
+        .ok_or("the path of the folder for temporary files is not UTF-8; set TMPDIR")?;
+    node.start_tap(StartTapRequest {
+        file: name.to_owned(),
+        port: String::new(),
+        snaplen: Some(SNAPLEN),
+        packets: Some(arguments.packets),
+    })?;
+    let began = Instant::now();
+    while began.elapsed() < arguments.longest && node.show()?.tap.is_some_and(|tap| !tap.ended) {
+        std::thread::sleep(ASK_INTERVAL);
+    }
+    let tap = node.stop_tap()?;
+    if tap.lost as f64 > LOST_MAX * tap.written as f64 {
+        return Err(format!(
+            "the node captured {} and had no room for {}; give --packets {}",
+            packets(tap.written),
+            quantity(tap.lost, "more"),
+            (arguments.packets / 4).max(4000)
+        )
+        .into());
+    }
+    Ok(())
+}

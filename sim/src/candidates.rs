@@ -1,0 +1,12 @@
+//! Policies of comparisons: the catalogue with its default parameters, and variants.
+
+use wedjat_core::policy::{CATALOGUE, Runs};
+
+/// Policies with other parameters than the default ones.
+pub const VARIANTS: [&str; 3] = ["jsq(2)", "sed(half=1)", "scd(unseen=measured)"];
+
+/// Returns the policies whose members are workers, with their default parameters, and variants.
+pub fn worker_policies() -> impl Iterator<Item = &'static str> {
+    let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
+    entries.map(|entry| entry.name).chain(VARIANTS)
+}

@@ -1,0 +1,119 @@
+//! `wedjat advise` at a running leaf, with generator and emulated rack as processes over memif.
+//!
+//! The workers' times are long and the rate is low, so that a slow machine disturbs the queues little.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod processes;
+
+use std::path::Path;
+
+use serde_json::Value;
+use wedjat::state::Snapshot;
+
+use processes::*;
+
+/// Starts a leaf with eight workers under `random`, and waits until it runs.
+fn leaf(folder: &Path, sockets: &str) -> Process {
+    let state = folder.join("state");
+    let cpu = core_affinity::get_core_ids().unwrap()[0].id;
+    let servers: String = (0..4)
+        .map(|server| {
+            let (ip, first) = (11 + server, 2 * server);
+            format!("[[server]]\nip = '10.0.2.{ip}'\nworkers = '{first}-{}'\npool = 1\n", first + 1)
+        })
+        .collect();
+    let text = format!(
+        "[leaf]\nid = 1\nworker_timeout_ms = 0\ncores = [{cpu}]\nstate = '{}'\nseed = 7\n\
+         [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{sockets}-c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
+         [[port]]\ndevice = 'net_memif1,role=server,id=1,socket=@{sockets}-w'\nside = 'workers'\nip = '10.0.2.1/24'\n\
+         [[pool]]\nid = 1\npolicy = 'random'\n{servers}",
+        state.display()
+    );
+    let config = folder.join("leaf.toml");
+    std::fs::write(&config, text).unwrap();
+    let mut command = command("wedjat");
+    command.args(["leaf", "--config"]).arg(config).args(LONG_TIMEOUT);
+    let mut leaf = Process::start(command.args(["--stats", "-", "--", "--no-pci"]));
+    wait("the leaf", || leaf.runs() && state.exists());
+    leaf
+}
+
+/// Runs `wedjat advise` at the node, with short simulations and more options. Returns its JSON.
+fn advise(state: &Path, more: &[&str]) -> Value {
+    let mut command = command("wedjat");
+    command.arg("advise").arg("--node").arg(state);
+    command.args(["--json", "--packets", "8000", "--longest", "300s", "--tasks", "20000"]);
+    let output = command.args(["--policy", "random,jsq"]).args(more).output().unwrap();
+    assert!(output.status.success(), "{}", output_text(&output));
+    json(&output)
+}
+
+/// Returns the policy of the node's pool.
+fn policy(state: &Path) -> String {
+    Snapshot::open(state).unwrap().pools[0].policy.clone()
+}
+
+#[test]
+fn running_leaf_is_measured_and_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = format!("wedjat-advise-{}", std::process::id());
+    let leaf = leaf(folder.path(), &sockets);
+    let state = folder.path().join("state");
+    let device = |id, side| format!("net_memif0,role=client,id={id},socket=@{sockets}-{side}");
+    let mut rack = command("wedjat-testbed");
+    rack.args(["rack", "--servers", "10.0.2.11+4", "--workers", "8", "--device", &device(1, "w")]);
+    let rack = Process::start(rack.args(["--", "--no-pci"]));
+    // A load of 0.75: random queues are much longer than shortest ones.
+    let mut generator = command("wedjat-pktgen");
+    generator.args(["run", "--service", "exp(4ms)", "--rate", "1500", "--dst", "10.0.1.1"]);
+    generator.args(["--duration", "3600s", "--no-floor", "--device", &device(0, "c")]);
+    let generator = Process::start(generator.args(LONG_TIMEOUT).args(["--", "--no-pci"]));
+    wait("answers", || counter(&state, "replies") > 100);
+
+    // Without --apply, nothing changes.
+    let report = advise(&state, &[]);
+    let conditions = &report["conditions"];
+    assert_eq!(conditions["workers"], 8, "{report}");
+    assert_eq!(conditions["dispatchers"], 1, "{report}");
+    assert_eq!(conditions["assumed"], Value::Array(Vec::new()), "{report}");
+    // A slow machine lengthens service times. The rack never shortens them.
+    assert!(conditions["service_mean_us"].as_f64().unwrap() > 3500.0, "{report}");
+    assert!(conditions["measured_tasks"].as_u64().unwrap() >= 1000, "{report}");
+    assert_eq!((&report["running"], &report["applied"]), (&"random".into(), &Value::Null));
+    assert_eq!(policy(&state), "random");
+
+    // The model fits unless the machine stalls during a capture.
+    let mut report = Value::Null;
+    wait("a capture that the model fits", || {
+        report = advise(&state, &["--apply"]);
+        let is_trusted = report["advice"]["trusted"] == true;
+        assert_eq!(report["applied"]["version"].is_u64(), is_trusted, "{report}");
+        is_trusted
+    });
+    assert_eq!(report["advice"]["action"], "change", "{report}");
+    let change = report["applied"]["change"].as_str().unwrap();
+    assert!(change.starts_with("set-policy pool=1 policy=jsq"), "{report}");
+    wait("the new policy in the state file", || policy(&state).starts_with("jsq"));
+
+    let report = advise(&state, &["--apply"]);
+    assert_eq!(report["advice"]["action"], "keep", "{report}");
+    assert_eq!(report["applied"]["reason"], "the running policy is good enough", "{report}");
+
+    let refused = |more: &[&str]| {
+        let mut command = command("wedjat");
+        let output = command.arg("advise").arg("--node").arg(&state).args(more).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        output_text(&output)
+    };
+    let text = refused(&["--pool", "2"]);
+    assert!(text.contains("--pool 2: the node has no such pool; its pools are 1"), "{text}");
+    let given = ["--workers", "8", "--load", "0.5", "--service", "exp(1us)", "--apply"];
+    let text = refused(&given);
+    assert!(text.contains("--apply: it changes a running node"), "{text}");
+
+    generator.end();
+    let account = leaf.stop();
+    assert_eq!(account["balanced"], true, "{account}");
+    rack.end();
+}
