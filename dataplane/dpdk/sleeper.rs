@@ -56,8 +56,17 @@ struct Queue {
     epoch: u64,
     /// True if the driver has accepted the interrupt.
     is_accepted: bool,
-    /// True if the timer ended the last sleep, perhaps with packets waiting, and no interrupt has come since.
-    is_suspect: bool,
+    /// Packets at the end of the last sleep, which the timer ended, while no interrupt has come since.
+    unannounced: Option<Unannounced>,
+}
+
+/// Packets of a queue at the end of a sleep that no interrupt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unannounced {
+    /// Packets were waiting.
+    Waiting,
+    /// The driver does not count waiting packets. The device had received this many in all.
+    Unknown(u64),
 }
 
 /// Reason why a sleep ended.
@@ -121,7 +130,7 @@ impl Sleeper {
                         evidence: Arc::clone(&evidence),
                         epoch: u64::MAX, // not set up
                         is_accepted: false,
-                        is_suspect: false,
+                        unannounced: None,
                     }));
                 }
                 WakeSource::Sockets(sockets) if !sockets.is_empty() => {
@@ -183,7 +192,8 @@ impl Sleeper {
         // Sockets and rings do not tell whether packets wait, so they are suspect after each timed sleep. After a nap,
         // only missing interrupts of NICs are of interest: they may turn out to be broken.
         let others_may_have = !needs_naps && (self.has_sockets || !self.memifs.is_empty());
-        self.is_suspect = others_may_have || self.queues.iter().any(|queue| queue.is_suspect);
+        self.is_suspect =
+            others_may_have || self.queues.iter().any(|queue| queue.unannounced.is_some());
         if needs_naps { WakeReason::Nap } else { WakeReason::Timer }
     }
 
@@ -204,7 +214,7 @@ impl Sleeper {
             let index = (event.data.u64() as usize).checked_sub(1);
             if let Some(queue) = index.and_then(|index| self.queues.get_mut(index)) {
                 queue.evidence.note_interrupt();
-                queue.is_suspect = false;
+                queue.unannounced = None;
             }
         }
         !events.is_empty()
@@ -216,7 +226,7 @@ impl Sleeper {
     pub fn was_missed(&mut self) -> bool {
         let is_woken_by_now = self.take_events();
         let mut misses = 0;
-        for queue in self.queues.iter_mut().filter(|queue| queue.is_suspect) {
+        for queue in self.queues.iter().filter(|queue| queue.had_packets()) {
             queue.evidence.note_miss();
             misses += 1;
         }
@@ -267,14 +277,38 @@ impl Queue {
         self.id().is_some() && !(self.is_accepted && self.evidence.is_proven())
     }
 
-    /// Records whether packets are waiting after a sleep without an interrupt. Assumes so if the driver cannot count
-    /// them. Ignores a device whose interrupts are known not to work.
+    /// Records whether packets are waiting after a sleep without an interrupt. Ignores a device whose interrupts are
+    /// known not to work.
     fn suspect(&mut self) {
-        // SAFETY: as in `arm`.
-        let count = |id| unsafe { sys::rte_eth_rx_queue_count(id, self.queue) };
         let may_interrupt = self.is_accepted && !self.evidence.is_broken();
-        self.is_suspect = may_interrupt && self.id().is_some_and(|id| count(id) != 0);
+        self.unannounced = self.id().filter(|_| may_interrupt).and_then(|id| {
+            // SAFETY: as in `arm`.
+            match unsafe { sys::rte_eth_rx_queue_count(id, self.queue) } {
+                0 => None,
+                1.. => Some(Unannounced::Waiting),
+                // virtio cannot tell. Its counter of received packets shows later whether there were any.
+                ..0 => Some(Unannounced::Unknown(received(id))),
+            }
+        });
     }
+
+    /// Returns true if packets waited at the end of the last sleep, or arrived shortly afterwards, without an
+    /// interrupt until now.
+    fn had_packets(&self) -> bool {
+        match self.unannounced {
+            None => false,
+            Some(Unannounced::Waiting) => true,
+            Some(Unannounced::Unknown(before)) => self.id().is_some_and(|id| received(id) != before),
+        }
+    }
+}
+
+/// Returns the number of packets that an open device has received, on all queues.
+fn received(id: u16) -> u64 {
+    let mut stats = sys::rte_eth_stats::default();
+    // SAFETY: `stats` is valid for writing. A driver that refuses leaves zeros.
+    unsafe { sys::rte_eth_stats_get(id, &mut stats) };
+    stats.ipackets
 }
 
 /// Adds the receive interrupt of a queue to the epoll. Returns false if the driver has none, or the system refuses.
