@@ -298,7 +298,9 @@ impl Queue {
         match self.unannounced {
             None => false,
             Some(Unannounced::Waiting) => true,
-            Some(Unannounced::Unknown(before)) => self.id().is_some_and(|id| received(id) != before),
+            Some(Unannounced::Unknown(before)) => {
+                self.id().is_some_and(|id| received(id) != before)
+            }
         }
     }
 }
