@@ -151,8 +151,10 @@ PROFILE ?= release
 BUILT = $${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 # FEATURES=wedjat-testbed/rocksdb has the RocksDB workload as well. Of the whole workspace at once, so that commands and C library are
-# made of the same crates, which are built once: with the features that they have in tests, whose builds serve as well.
-BUILD = $(CARGO) build --locked --profile $(PROFILE) --workspace --lib --bins $(if $(FEATURES),--features $(FEATURES))
+# made of the same crates, which are built once: with the features that they have in tests, whose builds serve as well. With dev the
+# tests belong to it: without them, cargo builds crates of procedural macros otherwise, and so all that depend on them again.
+BUILD = $(CARGO) build --locked --profile $(PROFILE) --workspace --lib --bins $(if $(filter dev,$(PROFILE)),--tests) \
+	$(if $(FEATURES),--features $(FEATURES))
 
 install: deps ## commands, C library, headers, manual pages, completions, units into PREFIX (/usr/local), below DESTDIR
 	$(BUILD)

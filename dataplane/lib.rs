@@ -1,8 +1,8 @@
-//! wedjat: a software leaf scheduler for microsecond tasks. A leaf sends each task of a rack to one of its
-//! workers.
+//! wedjat: a software leaf scheduler for microsecond tasks. A leaf is the process that sends each task of a rack to one
+//! of the rack's workers.
 //!
-//! This crate collects the crates of the scheduler under one name. Programs that embed the scheduler need [`embed`]
-//! alone; it builds without the default features.
+//! This crate has no logic of its own. It collects the crates of the scheduler under one name. Programs that embed the
+//! scheduler need [`embed`] alone; it builds without the default features.
 #![deny(unsafe_code)]
 
 pub use wedjat_assembly as assembly;
@@ -36,7 +36,8 @@ pub const VERSION: &str = env!("WEDJAT_VERSION");
 /// Version of the compiler.
 pub const RUSTC: &str = env!("WEDJAT_RUSTC");
 
-/// Makes revision, version and compiler of this build the identity of the running program.
+/// Makes revision, version and compiler of this build the identity of the running program, which metrics and reports
+/// contain. Each program of the project calls it first.
 pub fn identify() {
     program::Program { revision: REVISION, version: VERSION, rustc: RUSTC }.identify();
 }

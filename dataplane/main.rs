@@ -1,4 +1,4 @@
-//! The `wedjat` command.
+//! The `wedjat` command: parses the arguments, starts the log, and runs the subcommand.
 
 mod command;
 
@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Runs the command of the arguments. Starts the log before the command, so that the log has the command's error.
+/// Runs the subcommand of the arguments and returns its exit code. Starts the log before the subcommand, so that the
+/// log has the subcommand's error.
 fn main() -> ExitCode {
     wedjat::identify();
     let arguments = command::Arguments::parse();

@@ -16,7 +16,7 @@ mod library {
     /// Oldest accepted release: the first of Debian 12's major version. Older ones have the functions below, too.
     const MINIMUM: &str = "7.0";
 
-    /// Functions that `src/database.rs` calls.
+    /// Functions that `src/database.rs` calls, as regular expressions.
     const FUNCTIONS: &[&str] = &[
         "rocksdb_(open|open_for_read_only|close|put|flush|get_pinned|create_iterator|free)",
         "rocksdb_options_(create|destroy|set_(create_if_missing|error_if_exists|compression))",
@@ -29,7 +29,7 @@ mod library {
         "rocksdb_iter_(destroy|seek_to_first|valid|next|key|value|get_error)",
     ];
 
-    /// Generates the bindings.
+    /// Finds the library, tells cargo to link it, and writes the bindings to `bindings.rs` in the output folder.
     pub fn bind() {
         let library = pkg_config::Config::new().atleast_version(MINIMUM).probe("rocksdb").unwrap_or_else(|_| {
             stop("pkg-config finds no rocksdb (>= 7.0): install librocksdb-dev (Debian, Ubuntu) or rocksdb-devel (Fedora), \
@@ -54,7 +54,8 @@ mod library {
 
     /// Stops the build with this message.
     fn stop(message: &str) -> ! {
-        // This line makes cargo stop. An exit status other than 0 would bury it under the script's output.
+        // This line makes cargo stop the build. With an exit status other than 0, cargo would also print the script's
+        // whole output.
         println!("cargo::error={message}");
         exit(0)
     }

@@ -102,7 +102,7 @@ impl Node {
         let (made, handle) = mpsc::channel();
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {
-            let mut requests = Requests::new(control, table, reload::leafs_reader(&config));
+            let mut requests = Requests::new(control, table, reload::leaf_file_reader(&config));
             made.send(requests.handle()).unwrap();
             // Statistics of the driver for the only port. Metrics must quote these names.
             let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];

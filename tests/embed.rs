@@ -549,7 +549,7 @@ fn queued_tasks_stay_bounded_through_a_storm() {
                 application.context.unsent(dice.below(5) as u64);
             }
             let totals = application.context.counters().totals();
-            decreased.extend(totals.fallen_since(&before).map(|metric| metric.name));
+            decreased.extend(totals.decreased_since(&before).map(|metric| metric.name));
             before = totals;
             for verdict in application.process(port, now, &mut burst) {
                 waited += usize::from(matches!(verdict, Verdict::Hold { worker: NO_WORKER, .. }));

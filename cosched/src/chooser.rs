@@ -19,7 +19,7 @@ pub struct Chooser {
     settings: Settings,
     experts: Box<[Expert]>,
     /// Logarithms of the weights, not normalised, so that weights near 0 keep their value.
-    logs: Box<[f64]>,
+    log_weights: Box<[f64]>,
     /// Weights of the experts. They sum to 1.
     alpha: Box<[f64]>,
     /// Risk of each expert in this round.
@@ -40,7 +40,7 @@ struct Totals {
     mixture: f64,
     /// Risk of each expert.
     experts: Box<[f64]>,
-    /// Sum of the rounds' squared gammas.
+    /// Sum of the squared gammas of all rounds, a term of the bound.
     gammas_squared: f64,
 }
 
@@ -97,7 +97,7 @@ impl Chooser {
         let zeros = vec![0.0; experts.len()].into_boxed_slice();
         Ok(Self {
             settings,
-            logs: zeros.clone(),
+            log_weights: zeros.clone(),
             alpha: vec![1.0 / experts.len() as f64; experts.len()].into_boxed_slice(),
             risk: zeros.clone(),
             round: 1,
@@ -126,7 +126,8 @@ impl Chooser {
         &self.alpha
     }
 
-    /// Draws a share of at most `limit`, by a random number of 53 bits. Fails for an invalid state.
+    /// Draws a share of at most `limit` from the mixture of all advice. `draw` is a random number of 53 bits. Changes
+    /// nothing: [`Chooser::learn`] does. Fails for an invalid state.
     pub fn decide(&self, state: &State, limit: Share, draw: u64) -> Result<Decision, StateError> {
         state.check()?;
         let formula = self.settings.happiness;
@@ -168,7 +169,8 @@ impl Chooser {
     ) -> Result<LearningUpdate, StateError> {
         outcome.check()?;
         let loss = self.loss(outcome);
-        // Importance weighting: a rarely drawn share counts more. Epsilon bounds the weight.
+        // Importance weighting: a rarely drawn share counts more, as if each share had been drawn equally often.
+        // Epsilon bounds the weight.
         let weight = match self.settings.mode {
             Mode::Paper => 1.0,
             Mode::Iw | Mode::Balanced => 1.0 / (decision.probability + self.settings.epsilon),
@@ -181,11 +183,12 @@ impl Chooser {
         }
         self.aimd.step(outcome.excess() > 0.0);
         let risk = self.risk.to_vec();
+        // Algorithm 1 ends a round once the risk of any expert exceeds 1.
         let ended = risk.iter().any(|risk| *risk > 1.0).then(|| self.end_round());
         let restarted =
             self.settings.restart > 0.0 && self.rise_test.has_risen(loss, self.settings.restart);
         if restarted {
-            self.logs.fill(0.0);
+            self.log_weights.fill(0.0);
             self.risk.fill(0.0);
             self.normalise();
         }
@@ -195,7 +198,8 @@ impl Chooser {
     /// Updates the weights by the round's risks, and starts the next round.
     fn end_round(&mut self) -> Round {
         let (round, gamma) = (self.round, self.settings.gamma(self.round));
-        for (log, risk) in self.logs.iter_mut().zip(&mut self.risk) {
+        // Each weight falls by the factor exp(-gamma * risk).
+        for (log, risk) in self.log_weights.iter_mut().zip(&mut self.risk) {
             *log -= gamma * *risk;
             *risk = 0.0;
         }
@@ -204,7 +208,7 @@ impl Chooser {
         let fixed_share = self.settings.fixed_share;
         if fixed_share > 0.0 {
             let even_part = fixed_share / self.alpha.len() as f64;
-            for (alpha, log) in self.alpha.iter_mut().zip(&mut self.logs) {
+            for (alpha, log) in self.alpha.iter_mut().zip(&mut self.log_weights) {
                 *alpha = (1.0 - fixed_share) * *alpha + even_part;
                 *log = alpha.ln();
             }
@@ -222,12 +226,12 @@ impl Chooser {
         }
     }
 
-    /// Computes the weights from their logarithms. Subtracts the largest first, so that at least one weight
-    /// is not 0.
+    /// Computes the weights from their logarithms, with a sum of 1. Subtracts the largest logarithm first, so that at
+    /// least one weight is not 0 before the division.
     fn normalise(&mut self) {
-        let largest = self.logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let largest = self.log_weights.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
-        for (alpha, log) in self.alpha.iter_mut().zip(&self.logs) {
+        for (alpha, log) in self.alpha.iter_mut().zip(&self.log_weights) {
             *alpha = (log - largest).exp();
             sum += *alpha;
         }
@@ -237,7 +241,7 @@ impl Chooser {
     }
 }
 
-/// Page-Hinkley test for an increase of the mean.
+/// Page-Hinkley test for an increase of the mean loss. A rise shows that the weights no longer fit the workload.
 #[derive(Clone, Debug, Default)]
 struct RiseTest {
     /// Number of losses.
@@ -257,6 +261,7 @@ impl RiseTest {
     /// Adds a loss. Returns true, and resets the test, once the accumulated increase exceeds `threshold`.
     fn has_risen(&mut self, loss: f64, threshold: f64) -> bool {
         self.count += 1.0;
+        // Running mean.
         self.mean += (loss - self.mean) / self.count;
         self.sum += loss - self.mean - RISE_IGNORED;
         self.lowest = self.lowest.min(self.sum);

@@ -22,8 +22,8 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Returns the metric's value.
-    fn of(self, state: &State) -> f64 {
+    /// Returns the metric's value in `state`.
+    fn value_in(self, state: &State) -> f64 {
         match self {
             Self::Cpu => state.cpu,
             Self::Memory => state.memory,
@@ -95,7 +95,8 @@ impl Expert {
         Ok(())
     }
 
-    /// Returns the advice for shares up to `limit`; `aimd` is the state of the AIMD rule.
+    /// Returns the advice: a distribution over the shares up to `limit`. `formula` computes the happiness, and `aimd`
+    /// is the state of the AIMD rule.
     pub(crate) fn advice(
         &self,
         state: &State,
@@ -105,7 +106,7 @@ impl Expert {
     ) -> Distribution {
         let unlimited = match &self.plan {
             Plan::Tree { metric, bounds, happiness, leaves } => {
-                let row = class(metric.of(state), bounds);
+                let row = class(metric.value_in(state), bounds);
                 let column = class(state.progress.happiness(formula), happiness);
                 leaves[row * 3 + column]
             }
@@ -117,7 +118,8 @@ impl Expert {
     }
 }
 
-/// Returns 0 for low, 1 for middle, 2 for high.
+/// Returns the class of a value by the lower bounds of the middle and the high class: 0 for low, 1 for middle, 2 for
+/// high.
 fn class(value: f64, [middle, high]: &[f64; 2]) -> usize {
     usize::from(value >= *middle) + usize::from(value >= *high)
 }
@@ -130,7 +132,7 @@ pub(crate) struct Aimd {
 }
 
 impl Aimd {
-    /// Updates the state after a decision that did harm, or none.
+    /// Updates the share after a decision. A harmful decision halves it, and a harmless one adds 10%.
     pub(crate) fn step(&mut self, did_harm: bool) {
         self.part =
             if did_harm { self.part / 2.0 } else { (self.part + 0.1).min(Share::MOST.part()) };

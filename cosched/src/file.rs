@@ -1,4 +1,7 @@
 //! Configuration file of the chooser: `[chooser]`, `[guard]`, and experts as trees and rules.
+//!
+//! The chooser draws the share of core time for a batch job from the advice of experts. The guard limits the share by
+//! fixed rules.
 
 use std::path::Path;
 
@@ -38,7 +41,7 @@ impl Setup {
         Self::parse(&text).map_err(|error| FileError(format!("{name}: {error}")))
     }
 
-    /// Parses the text of a file.
+    /// Parses and checks the text of a file. The error names the section or expert.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let raw: RawFile = toml::from_str(text).map_err(|error| FileError(error.to_string()))?;
         raw.chooser.check().map_err(|error| FileError(format!("[chooser]: {error}")))?;
@@ -84,15 +87,17 @@ struct RawFile {
 #[serde(deny_unknown_fields)]
 struct RawExpert {
     name: String,
+    // Keys of a tree: the fields of `Plan::Tree`.
     metric: Option<Metric>,
     bounds: Option<[f64; 2]>,
     happiness: Option<[f64; 2]>,
     leaves: Option<Vec<Distribution>>,
+    // Keys of a rule. Only `always` has a share.
     rule: Option<Rule>,
     share: Option<Share>,
 }
 
-/// Name of a rule in the file.
+/// Name of a rule in the file. Each is a variant of [`Plan`], which explains it.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Rule {
@@ -146,10 +151,10 @@ pub struct FileError(String);
 mod tests {
     use super::*;
 
-    /// A valid leaf.
+    /// A valid leaf of a tree: the probabilities of the ten shares.
     const LEAF: &str = "[0.5, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]";
 
-    /// Returns the text of a tree with these leaves.
+    /// Returns the text of an expert that is a tree with these leaves.
     fn tree(leaves: &[&str]) -> String {
         let leaves = leaves.join(", ");
         format!(
@@ -169,6 +174,7 @@ mod tests {
             })
             .collect();
         assert_eq!(metrics, [Metric::Cpu, Metric::Memory, Metric::Stage, Metric::Interval]);
+        // The rules.
         for plan in
             [Plan::Always(Share::NONE), Plan::Always(Share::at_most(0.5)), Plan::Aimd, Plan::Guard]
         {

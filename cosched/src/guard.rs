@@ -105,7 +105,7 @@ const LOAD_FALLS_NS: f64 = 100e6;
 /// Nanoseconds in a millisecond.
 const MS: f64 = 1e6;
 
-/// Limits a batch's share. The limit is 0 until the first observation.
+/// Limits a batch's share. The limit is 0 until the first observation. Times are those of the caller's clock.
 #[derive(Clone, Debug)]
 pub struct Guard {
     settings: GuardSettings,
@@ -117,9 +117,9 @@ pub struct Guard {
     allowed: Share,
     /// Earliest time of the next increase.
     next_growth_ns: u64,
-    /// End of the time without a share.
+    /// End of the last cool-down, the time without a share; 0 before the first one.
     cool_until_ns: u64,
-    /// Length of the last time without a share.
+    /// Length of the last cool-down, in milliseconds; initially that of the settings.
     cool_down_ms: f64,
 }
 
@@ -146,7 +146,9 @@ impl Guard {
         let settings = &self.settings;
         let since = self.observed_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
         self.observed_ns = Some(now_ns);
+        // Tasks that need all of the workers' time are the worst load.
         let load = if observation.load.is_nan() { 1.0 } else { observation.load.clamp(0.0, 1.0) };
+        // Exponential decay towards the new load, from which a higher load takes over at once.
         self.load = load.max(load + (self.load - load) * (-since / LOAD_FALLS_NS).exp());
         let worst = |value: f64| if value.is_nan() { f64::INFINITY } else { value };
         let tail = observation.tail.map_or(0.0, worst);
@@ -155,7 +157,8 @@ impl Guard {
         if is_missed {
             self.miss(now_ns, share);
         }
-        // The share shrinks at once, and grows by one step at a time.
+        // Room is the time that the workers neither use nor reserve. The limit shrinks to it at once. Otherwise it
+        // grows by one step at a time, while the latency is far below the objective.
         let room = Share::at_most(1.0 - self.load - self.settings.reserve);
         self.allowed = if now_ns < self.cool_until_ns {
             Share::NONE
@@ -176,6 +179,7 @@ impl Guard {
     /// ended less than twice its length ago and the batch had a share again.
     fn miss(&mut self, now_ns: u64, share: Share) {
         let last_ns = (self.cool_down_ms * MS) as u64;
+        // The end of the last cool-down was less than twice its length ago.
         let is_soon =
             self.cool_until_ns > 0 && now_ns < self.cool_until_ns.saturating_add(2 * last_ns);
         // A miss during the cool-down only extends it.

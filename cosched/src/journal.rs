@@ -1,4 +1,7 @@
 //! Log of a chooser in lines of JSON: its configuration, then each decision with all its inputs, and each outcome.
+//!
+//! A chooser draws the share of core time for a batch job from the advice of experts. It learns from the outcomes which
+//! experts to follow. With the log, [`crate::replay()`] repeats all decisions.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,11 +33,11 @@ pub enum Record {
     Decision {
         /// Number of the decision, from 0.
         number: u64,
-        /// Time by the caller's clock.
+        /// Time by the caller's clock, in nanoseconds.
         at_ns: u64,
         /// State that the experts saw.
         state: State,
-        /// Limit set by the guard.
+        /// Largest allowed share, set by the guard, which protects the workers by fixed rules.
         limit: Share,
         /// Random number of 53 bits.
         draw: u64,
@@ -49,15 +52,16 @@ pub enum Record {
     Outcome {
         /// Number of the decision.
         number: u64,
-        /// Time by the caller's clock.
+        /// Time by the caller's clock, in nanoseconds.
         at_ns: u64,
-        /// Measurement.
+        /// Measured outcome.
         outcome: Outcome,
-        /// Loss.
+        /// Loss that the chooser computed from the outcome, from 0 to 1.
         loss: f64,
-        /// Risk of each expert in this round so far.
+        /// Risk of each expert in this round so far: the sum of losses, each times the probability with which the
+        /// expert advised the drawn share.
         risk: Vec<f64>,
-        /// The round that this outcome ended.
+        /// The round that this outcome ended, with the new weights of the experts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<Round>,
         /// True if the weights were reset to equal values.
@@ -83,7 +87,7 @@ pub struct LoggingChooser<W> {
 }
 
 impl<W: Write> LoggingChooser<W> {
-    /// Creates a log and writes its first line.
+    /// Creates the logging chooser, with the settings' seed for its draws, and writes the log's first line.
     pub fn new(chooser: Chooser, mut log: W) -> io::Result<Self> {
         let (settings, experts) = (chooser.settings().clone(), chooser.experts().to_vec());
         let random = Xoshiro256PlusPlus::seed_from_u64(settings.seed);
@@ -116,6 +120,7 @@ impl<W: Write> LoggingChooser<W> {
         state: &State,
         limit: Share,
     ) -> Result<(u64, Share), LoggingError> {
+        // Keeps the upper bits, as many as an `f64` holds exactly.
         let draw = self.random.next_u64() >> (u64::BITS - DRAW_BITS);
         let decision = self.chooser.decide(state, limit, draw)?;
         let Decision { share, probability, mixture, .. } = decision;
@@ -156,7 +161,7 @@ impl<W: Write> LoggingChooser<W> {
         Ok(Some(update))
     }
 
-    /// Discards a decision without outcome.
+    /// Discards a decision whose outcome cannot be measured. The log keeps it without an outcome.
     pub fn forget(&mut self, number: u64) {
         self.pending.remove(&number);
     }

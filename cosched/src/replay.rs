@@ -1,6 +1,7 @@
-//! Replay of a chooser's log of decisions: in its own mode, which must reproduce it, or in another one. The
-//! mode is the learning rule ([`Mode`]). A chooser draws shares of core time for a batch job from the advice
-//! of experts, and learns which experts to follow.
+//! Replay of a chooser's log of decisions: in its own mode, which must reproduce it, or in another one. The mode is the
+//! learning rule ([`Mode`]). A chooser draws shares of core time for a batch job from the advice of experts, and learns
+//! which experts to follow. A round of learning is a run of decisions, after which the weights of the experts change.
+//! The command `wedjat cosched replay` prints the result.
 //!
 //! In another mode the shares and outcomes stay those of the log, and learning differs. The risk is then
 //! weighted by the probability with which the original chooser drew the share. That probability determines
@@ -23,7 +24,7 @@ use crate::state::{Outcome, StateError};
 pub struct Overrides {
     /// Another mode.
     pub mode: Option<Mode>,
-    /// Another fraction of the weight to spread evenly.
+    /// Another fraction of the weight to spread evenly over the experts after each round.
     pub fixed_share: Option<f64>,
     /// Another weight of the batch job's unhappiness.
     pub lambda: Option<f64>,
@@ -58,7 +59,7 @@ pub struct ReplayResult {
     pub difference: Option<f64>,
 }
 
-/// Steps in order.
+/// Steps in order. A step is a decision with its outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
     /// Shares of the batch, in per cent.
@@ -96,7 +97,7 @@ pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<ReplayResu
     }
     let mut state = ReplayState::new(settings, experts, overrides)?;
     while let Some(record) = lines.next(&mut log)? {
-        state.take(record).map_err(|why| lines.broken(why))?;
+        state.apply(record).map_err(|why| lines.broken(why))?;
     }
     Ok(state.end(lines.torn))
 }
@@ -198,8 +199,8 @@ impl ReplayState {
         })
     }
 
-    /// Replays one record. The error is the reason why the log is invalid.
-    fn take(&mut self, record: Record) -> Result<(), String> {
+    /// Replays one record: decides or learns again. The error is the reason why the log is invalid.
+    fn apply(&mut self, record: Record) -> Result<(), String> {
         let error_text = |error: StateError| error.to_string();
         match record {
             Record::Start { .. } => {
@@ -269,7 +270,7 @@ impl ReplayState {
         Ok(())
     }
 
-    /// Records a difference from the log, if the configuration is the same.
+    /// Updates the largest difference from the log, if the configuration is the same. NaN counts as infinite.
     fn note_difference(&mut self, difference: f64) {
         if let Some(largest) = &mut self.result.difference {
             *largest =
@@ -277,7 +278,7 @@ impl ReplayState {
         }
     }
 
-    /// Returns the complete result.
+    /// Completes and returns the result. `torn` is true if the last line was incomplete.
     fn end(mut self, torn: bool) -> ReplayResult {
         self.result.unanswered = self.pending.len() as u64;
         self.result.torn = torn;
@@ -288,7 +289,8 @@ impl ReplayState {
 }
 
 impl ReplayResult {
-    /// Returns true if the results match the log up to rounding, or if the configuration was changed.
+    /// Returns true if the results match the log up to rounding. Also true if the configuration was changed, because
+    /// the results then have nothing to match.
     #[must_use]
     pub fn agrees(&self) -> bool {
         self.difference.is_none_or(|difference| difference < 1e-9 && self.other_shares == 0)

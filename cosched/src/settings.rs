@@ -64,7 +64,7 @@ pub struct Settings {
     /// Learning rate: gamma of the first round, the factor of a round's risk in the experts' weights. Not the
     /// `rate` of a job's progress.
     pub rate: f64,
-    /// True to divide gamma by the square root of the round number.
+    /// True to divide gamma by the square root of the round number, so that later rounds change the weights less.
     pub falling: bool,
     /// Loss for twice the expected time, before the cap of 1: 1 (section 3.2 of the paper) or 2 (section 4.4).
     pub loss_factor: f64,
@@ -76,7 +76,8 @@ pub struct Settings {
     /// Fraction of the weight that is spread evenly after each round, so that every expert can recover; 0
     /// disables it.
     pub fixed_share: f64,
-    /// Accumulated rise of losses above their mean that resets all weights; 0 disables it.
+    /// Accumulated rise of losses above their mean that resets all weights to equal values, because the workload has
+    /// changed; 0 disables it.
     pub restart: f64,
     /// Formula of happiness.
     pub happiness: HappinessFormula,
@@ -102,7 +103,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks the settings.
+    /// Checks that each setting is in its range, and that mode paper has no addition to the paper's algorithm.
     pub fn check(&self) -> Result<(), SettingsError> {
         let refuse = |key, value, rule| Err(SettingsError { key, value, rule });
         if !(self.rate > 0.0 && self.rate <= 100.0) {
@@ -132,7 +133,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns gamma of a round; the first is 1.
+    /// Returns gamma, the learning rate, of a round; the first round is 1.
     #[must_use]
     pub(crate) fn gamma(&self, round: u64) -> f64 {
         if self.falling { self.rate / (round as f64).sqrt() } else { self.rate }

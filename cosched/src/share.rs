@@ -24,7 +24,7 @@ impl Share {
         (0..SHARES as u8).map(Self)
     }
 
-    /// Returns the largest share of at most `part`; 0 for negative values and NaN.
+    /// Returns the largest share of at most `part`, a fraction; 0 for negative values and NaN, 90% above 0.9.
     #[must_use]
     pub fn at_most(part: f64) -> Self {
         // A computed tenth, such as 1.0 - 0.9, may be slightly too small, and must not become the share below it.
@@ -43,7 +43,7 @@ impl Share {
         self.0 * 10
     }
 
-    /// Returns the share as a fraction.
+    /// Returns the share as a fraction, from 0 to 0.9.
     #[must_use]
     pub fn part(self) -> f64 {
         f64::from(self.0) / 10.0
@@ -85,7 +85,7 @@ pub(crate) fn certain(share: Share) -> Distribution {
 }
 
 /// Moves the probability of shares above `limit` to `limit`.
-/// The sum stays 1, so the chooser's guarantee holds for the share that was drawn.
+/// The sum stays 1, so the result is a distribution, as the chooser's learning rule requires.
 #[must_use]
 pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribution {
     let above: f64 = distribution[limit.index() + 1..].iter().sum();
@@ -97,7 +97,8 @@ pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribut
 /// Number of bits of a random draw: the precision of an `f64`.
 pub(crate) const DRAW_BITS: u32 = 53;
 
-/// Returns the share for a random number of [`DRAW_BITS`] bits.
+/// Returns the share that a random number of [`DRAW_BITS`] bits selects: the first one at which the sum of the
+/// probabilities exceeds the number as a fraction of 1.
 pub(crate) fn drawn(distribution: &Distribution, draw: u64) -> Share {
     let uniform = draw as f64 / (1_u64 << DRAW_BITS) as f64;
     let mut sum = 0.0;

@@ -1,12 +1,14 @@
 //! Input of a chooser: the state before a decision, and its outcome. A decision gives a batch job a share of
-//! the cores of a running job, or of an agent's workers.
+//! the cores of a running job (in the simulated cluster), or of an agent's workers, which serve short tasks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::settings::HappinessFormula;
 
-/// Progress of a job, in tasks: any unit of work. For an agent's workers all times are microseconds of
-/// latency.
+/// Progress of a job, in tasks: any unit of work.
+///
+/// An agent's workers have no end. The caller expresses their latency as progress: `wall` is the objective in
+/// microseconds, `remaining` the measured percentile in microseconds, `elapsed` 0 and `rate` 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -24,7 +26,8 @@ pub struct Progress {
 const HAPPINESS_MAX: f64 = 1e9;
 
 impl Progress {
-    /// Returns the happiness of the job, a measure of whether it will end in time.
+    /// Returns the happiness of the job, a measure of whether it will end in time. The sign and unit depend on the
+    /// formula.
     #[must_use]
     pub fn happiness(&self, formula: HappinessFormula) -> f64 {
         let time_left = self.wall - self.elapsed;
@@ -37,7 +40,7 @@ impl Progress {
         if happiness.is_nan() { 0.0 } else { happiness.clamp(-HAPPINESS_MAX, HAPPINESS_MAX) }
     }
 
-    /// Returns the values with their names.
+    /// Returns the values with their names, for checks.
     fn numbers(&self) -> [(&'static str, f64); 4] {
         let Self { wall, elapsed, rate, remaining } = *self;
         [("wall", wall), ("elapsed", elapsed), ("rate", rate), ("remaining", remaining)]

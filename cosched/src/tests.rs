@@ -1,5 +1,9 @@
 //! Tests of choosers with their logs and replays. "The paper" is ASA_X (arXiv 2401.09706), whose Algorithm 1
 //! a chooser in mode paper follows.
+//!
+//! A chooser draws a share of core time for a batch job from the advice of experts. It learns from the loss which
+//! experts to follow. An expert's advice is a distribution over the ten shares 0, 10 .. 90%. Modes are learning rules:
+//! mode iw divides the risk by the probability of the drawn share, and mode balanced also counts the harm to the batch.
 
 use std::io::BufReader;
 
@@ -12,7 +16,7 @@ use crate::{
     SHARES, Settings, Setup, Share, State, replay,
 };
 
-/// Returns a random number in [0, 1).
+/// Returns a random number in [0, 1): the upper 53 bits, the precision of an `f64`, as a fraction.
 fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -22,7 +26,7 @@ fn always(name: &str, percent: u8) -> Expert {
     Expert { name: name.to_owned(), plan: Plan::Always(Share::try_from(percent).unwrap()) }
 }
 
-/// Returns an expert with constant advice.
+/// Returns an expert with constant advice: a tree whose leaves are equal.
 fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
     let plan = Plan::Tree {
         metric: crate::Metric::Cpu,
@@ -33,7 +37,7 @@ fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
     Expert { name: name.to_owned(), plan }
 }
 
-/// Returns the progress of a job at a random time.
+/// Returns the progress of a job at a random time, with random speed and remaining work.
 fn some_progress(random: &mut Xoshiro256PlusPlus) -> Progress {
     let wall = 100.0;
     let elapsed = 100.0 * uniform(random);
@@ -47,19 +51,19 @@ fn some_state(random: &mut Xoshiro256PlusPlus) -> State {
     State { cpu, memory, stage, interval: progress.elapsed / progress.wall, progress }
 }
 
-/// Writes a log with random states, limits and outcomes. Larger shares do more harm.
+/// Returns the log of a chooser with random states, limits and outcomes. Larger shares do more harm.
 fn some_log(settings: Settings, experts: Vec<Expert>, decisions: u64) -> Vec<u8> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(settings.seed + 1000);
     let mut logged =
         LoggingChooser::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
-    for at in 0..decisions {
+    for at_ns in 0..decisions {
         let limit = Share::at_most(uniform(&mut random) * 2.0);
-        let share = logged.decide(at, &some_state(&mut random), limit).unwrap();
+        let share = logged.decide(at_ns, &some_state(&mut random), limit).unwrap();
         assert!(share <= limit);
         let observed =
             60.0 + 100.0 * uniform(&mut random) + 300.0 * share.part() * uniform(&mut random);
         let batch = Some(some_progress(&mut random));
-        logged.learn(at, &Outcome { expected: 100.0, observed, batch }).unwrap().unwrap();
+        logged.learn(at_ns, &Outcome { expected: 100.0, observed, batch }).unwrap().unwrap();
     }
     logged.into_log().unwrap()
 }
@@ -115,6 +119,7 @@ fn mode_paper_equals_algorithm_1() {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
         let logged_experts = lines[0]["experts"].as_array().unwrap();
+        // The test computes the algorithm again, with the paper's variables.
         let n = logged_experts.len();
         let (mut alpha, mut risk, mut round) = (vec![1.0 / n as f64; n], vec![0.0; n], 1.0);
         // Risks since the start, of the mixture and of each expert, and the sum of the squared gammas.
@@ -130,13 +135,14 @@ fn mode_paper_equals_algorithm_1() {
             let advice: Vec<_> =
                 logged_experts.iter().map(|expert| advice(expert, decision)).collect();
             let share = decision["share"].as_u64().unwrap() as usize / 10;
+            // The mixture: the advice of all experts, each times its weight. Advice may end at the limit.
             let probability_of = |share: usize| {
                 advice.iter().zip(&alpha).filter_map(|(p, a)| Some(a * p.get(share)?)).sum::<f64>()
             };
             for index in 0..10 {
                 compare(probability_of(index), &decision["mixture"][index]);
             }
-            // Line 7: the share is where the random number falls.
+            // Line 7 of the algorithm: the share is the one in whose part of the sum the random number falls.
             let draw = decision["draw"].as_u64().unwrap() as f64 / 2.0_f64.powi(53);
             let below: f64 = (0..share).map(probability_of).sum();
             assert!(below <= draw + 1e-12 && draw < below + probability_of(share) + 1e-12);
@@ -169,6 +175,7 @@ fn mode_paper_equals_algorithm_1() {
             }
             let best = totals.iter().copied().fold(f64::INFINITY, f64::min);
             let (excess, bound) = (mixture_total - best, ((n as f64).ln() + 0.5 * squares) / gamma);
+            // The ratio, because both grow with the number of rounds, and so do their rounding errors.
             compare(
                 excess / bound,
                 &Value::from(
@@ -184,8 +191,8 @@ fn mode_paper_equals_algorithm_1() {
     }
 }
 
-/// Returns the weight of the best expert after 400 rounds in which 30% harms least and one expert always
-/// advises 30%.
+/// Returns the weight of the best expert after 400 rounds of learning. A share of 30% harms least, and the best expert
+/// always advises it.
 fn weight_of_best(mode: Mode, seed: u64) -> f64 {
     let mut experts = vec![constant("any", [0.1; SHARES])];
     experts.extend([0, 30, 50, 90].map(|percent| always(&percent.to_string(), percent)));
@@ -195,6 +202,7 @@ fn weight_of_best(mode: Mode, seed: u64) -> f64 {
     for _ in 0..100_000 {
         let decision =
             chooser.decide(&some_state(&mut random), Share::MOST, random.next_u64() >> 11).unwrap();
+        // The mean excess over the expected time is smallest for a share of 30%.
         let mean = 0.1 + (decision.share.part() - 0.3).abs();
         let observed = 100.0 * (1.0 + mean * 2.0 * uniform(&mut random));
         let update =
@@ -220,6 +228,7 @@ fn iw_beats_mode_paper_within_400_rounds() {
 // promise: batch.1
 #[test]
 fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
+    // Weight of the expert that advises 50% after 1000 decisions in which no share does harm.
     let weight_of_half = |mode| {
         let experts = vec![always("nothing", 0), always("half", 50)];
         let settings = Settings { mode, ..Settings::default() };
@@ -240,8 +249,9 @@ fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
     assert!(weight_of_half(Mode::Balanced) > 0.9);
 }
 
-/// Returns the number of decisions after which the second expert has most of the weight. It becomes the
-/// better one after 4000 decisions in which the first one was. `None` if 2000 decisions do not suffice.
+/// Returns the number of decisions that a chooser needs to follow a change. The first of two experts is better for 4000
+/// decisions, then the second one. Counts from the change until the second expert has most of the weight. `None` if
+/// 2000 decisions do not suffice.
 fn decisions_to_turn(settings: Settings) -> Option<usize> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
     // Each expert advises both shares, so that both are observed with any weights. The second expert's
@@ -312,10 +322,11 @@ fn iw_on_another_modes_log_finds_its_best() {
     let mut logged =
         LoggingChooser::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
-    for at in 0..5000 {
-        let share = logged.decide(at, &some_state(&mut random), Share::MOST).unwrap();
+    for at_ns in 0..5000 {
+        let share = logged.decide(at_ns, &some_state(&mut random), Share::MOST).unwrap();
+        // A share of 30% does the least harm.
         let observed = 1.1 + (share.part() - 0.3).abs();
-        logged.learn(at, &Outcome { expected: 1.0, observed, batch: None }).unwrap();
+        logged.learn(at_ns, &Outcome { expected: 1.0, observed, batch: None }).unwrap();
     }
     let alpha = logged.chooser().alpha();
     assert!(alpha[0] > 0.5, "mode paper follows the spreading expert: {alpha:?}");
@@ -334,9 +345,10 @@ fn altered_or_torn_log_is_detected() {
     );
     let text = String::from_utf8(log).unwrap();
     let lines: Vec<_> = text.lines().collect();
-    let with = |at: usize, line: &str| {
+    // The log with another text in the line with this index.
+    let with = |index: usize, line: &str| {
         let mut lines = lines.clone();
-        lines[at] = line;
+        lines[index] = line;
         lines.join("\n") + "\n"
     };
     let again = |text: &str| replay(text.as_bytes(), &Overrides::default());
@@ -346,13 +358,14 @@ fn altered_or_torn_log_is_detected() {
     };
 
     // Another outcome changes every later weight.
-    let at = lines
+    let altered_line = lines
         .iter()
         .position(|line| line.contains("\"outcome\"") && !line.contains("\"loss\":0.0"))
         .unwrap();
-    let before =
-        serde_json::from_str::<Value>(lines[at]).unwrap()["outcome"]["observed"].to_string();
-    let altered = again(&with(at, &lines[at].replace(&before, "99999.0"))).unwrap();
+    let before = serde_json::from_str::<Value>(lines[altered_line]).unwrap()["outcome"]["observed"]
+        .to_string();
+    let altered =
+        again(&with(altered_line, &lines[altered_line].replace(&before, "99999.0"))).unwrap();
     assert!(!altered.agrees(), "{:?}", altered.difference);
     // Crashes in the middle of a line, between a decision and its outcome, and before the first line.
     let torn = again(&text[..text.len() - 20]).unwrap();
@@ -377,9 +390,9 @@ fn unknown_and_missing_outcomes_teach_nothing() {
     let chooser = Chooser::new(Settings::default(), Setup::built_in().experts).unwrap();
     let mut logged = LoggingChooser::new(chooser, Vec::new()).unwrap();
     let outcome = Outcome { expected: 1.0, observed: 5.0, batch: None };
-    assert!(logged.learn(0, &outcome).unwrap().is_none());
-    for at in 0..3 {
-        logged.decide(at, &some_state(&mut random), Share::MOST).unwrap();
+    assert!(logged.learn(0, &outcome).unwrap().is_none(), "no decision yet");
+    for at_ns in 0..3 {
+        logged.decide(at_ns, &some_state(&mut random), Share::MOST).unwrap();
     }
     assert!(logged.learn(3, &outcome).unwrap().is_some());
     let wrong = State { cpu: f64::NAN, ..some_state(&mut random) };
@@ -397,15 +410,17 @@ fn late_outcomes_match_their_decisions() {
     let experts = vec![always("nothing", 0), always("half", 50)];
     let mut logged =
         LoggingChooser::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
-    for at in 0..500 {
-        let decided = [(); 3]
-            .map(|()| logged.decide_concurrent(at, &some_state(&mut random), Share::MOST).unwrap());
+    for at_ns in 0..500 {
+        // Three open decisions, whose outcomes come in the reverse order.
+        let decided = [(); 3].map(|()| {
+            logged.decide_concurrent(at_ns, &some_state(&mut random), Share::MOST).unwrap()
+        });
         for (number, share) in decided.into_iter().rev() {
             // Only the share does harm.
             let observed = 1.0 + share.part();
             let outcome = Outcome { expected: 1.0, observed, batch: None };
-            assert!(logged.learn_of(number, at, &outcome).unwrap().is_some());
-            assert!(logged.learn_of(number, at, &outcome).unwrap().is_none());
+            assert!(logged.learn_of(number, at_ns, &outcome).unwrap().is_some());
+            assert!(logged.learn_of(number, at_ns, &outcome).unwrap().is_none());
         }
     }
     assert!(logged.chooser().alpha()[0] > 0.99, "{:?}", logged.chooser().alpha());

@@ -22,7 +22,7 @@ pub type Reader = Arc<dyn Fn() -> Result<Comparison, String> + Send + Sync>;
 
 /// Returns the reader of the file that a leaf or spine started with.
 #[must_use]
-pub fn leafs_reader(started: &Config) -> Reader {
+pub fn leaf_file_reader(started: &Config) -> Reader {
     let started = Arc::new(started.clone());
     Arc::new(move || {
         let wanted = Config::load(&started.path).map_err(|error| error.to_string())?;
@@ -33,7 +33,7 @@ pub fn leafs_reader(started: &Config) -> Reader {
 
 /// Returns the reader of the file that an agent started with.
 #[must_use]
-pub fn agents_reader(started: &AgentConfig) -> Reader {
+pub fn agent_file_reader(started: &AgentConfig) -> Reader {
     let started = Arc::new(started.clone());
     Arc::new(move || {
         let wanted = AgentConfig::load(&started.path).map_err(|error| error.to_string())?;

@@ -1,5 +1,11 @@
-//! Assembly of an agent from a checked configuration: state file, workers of its pools, and their
-//! registration.
+//! Assembly of an agent from a checked configuration: state file, workers of its pools, and their registration with
+//! leaves. `wedjat agent` calls [`table`], [`parts`] and [`control`] once, at its start; `wedjat leaf` calls
+//! `colocated` for an agent on its own core.
+//!
+//! An agent gives the tasks of a worker host to worker processes or threads, from one core. A worker process attaches
+//! to a channel of the region, memory shared with the agent. The table is the agent's state, also copied to a file
+//! for monitoring programs. The control applies changes of the membership (pools and workers).
+//! A `HostConfig` has the pools, workers and limits, which both kinds of agents have.
 
 use std::sync::Arc;
 
@@ -24,7 +30,8 @@ use wedjat_desired::control::{AgentCores, AgentParts, Control, Membership};
 
 use super::{create_table, seed};
 
-/// Creates the agent's state, in the configured file or in memory.
+/// Creates the agent's state, in the configured file or in memory of this process. `ticks_hz` is the rate of the clock
+/// that all its times use.
 ///
 /// # Errors
 /// If the file cannot be created.
@@ -42,7 +49,7 @@ fn colocated_table(
     host: &HostConfig,
     leaf_table: &Table,
 ) -> Result<Arc<Table>, StateError> {
-    // No core of the leaf has this stream.
+    // The number `CORES_MAX` belongs to no core of the leaf, so agent and leaf have different random streams.
     let seed = stream_seed(leaf_table.seed(), CORES_MAX, 0);
     let membership = Membership::of_host(host);
     let spec = spec(host, &membership, config.leaf.id, leaf_table.ticks_hz(), seed);
@@ -56,7 +63,7 @@ pub fn membership(config: &AgentConfig) -> Membership {
     Membership::of_host(&config.host)
 }
 
-/// Returns the properties of an agent for its state.
+/// Returns the identity and the sizes of an agent, from which its state is laid out.
 fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, seed: u64) -> Spec {
     let Entries { servers, pools, .. } = membership.entries();
     let (servers, pools) =
@@ -67,8 +74,9 @@ fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, se
     Spec { role, node, cores, servers, pools, limits, ticks_hz, seed, ..Spec::default() }
 }
 
-/// Returns the pools' workers, none of them attached. `link` creates the link of a worker's channel, by which it gets
-/// its tasks; channels are numbered over all pools.
+/// Returns for each pool its dispatcher (policy and view of the load) and its workers, none of them attached. `link`
+/// creates the link by which a worker gets its tasks, from the number of its channel. Channels are numbered over all
+/// pools, in the order of the configuration.
 fn worker_sets<B: Buf + Token>(
     host: &HostConfig,
     table: &Table,
@@ -83,8 +91,9 @@ fn worker_sets<B: Buf + Token>(
         let seed = stream_seed(table.seed(), 0, index);
         let mut dispatcher = Dispatcher::new(&pool.settings.policy, view, Core::ONLY, seed)
             .with_queue(pool.settings.queue, pool.settings.overflow);
-        let speeds = membership.pools[index].as_ref();
-        if let Some(speeds) = speeds.and_then(|pool| pool.speeds(dispatcher.view().members())) {
+        // Speeds are `None` if all workers are equally fast.
+        let entry = membership.pools[index].as_ref();
+        if let Some(speeds) = entry.and_then(|pool| pool.speeds(dispatcher.view().members())) {
             dispatcher.set_rates(&speeds);
         }
         let entries = pool.workers.iter().map(|&id| {
@@ -97,11 +106,12 @@ fn worker_sets<B: Buf + Token>(
     worker_sets
 }
 
-/// Capacity of the queue that reports dead worker processes to the core.
+/// Capacity of the queue through which the watching thread reports dead worker processes to the core.
 const DEATHS: usize = 1024;
 
-/// Creates the parts of the configured agent, whose state is `table`. `link` creates the link of the worker at an
-/// index. `pool` is the pool of packet buffers.
+/// Creates the parts of the configured agent, whose state is `table`: workers, registration with its leaves, queue
+/// reports and peers. `link` creates the link to a worker from the number of its channel, which counts over all pools.
+/// `pool` is the pool of packet buffers.
 pub fn parts<B: Buf + Token, A>(
     config: &AgentConfig,
     table: &Table,
@@ -109,6 +119,7 @@ pub fn parts<B: Buf + Token, A>(
     pool: A,
 ) -> Parts<B, A> {
     let identities = config.host.identities();
+    // Registers all workers with one leaf, and sends keep-alives.
     let registrar = |leaf: &LeafAddress| {
         Registrar::new(leaf.ip, leaf.port, leaf.mac, &identities, table.ticks_hz())
     };
@@ -119,17 +130,21 @@ pub fn parts<B: Buf + Token, A>(
     Parts { reports, peers, ..parts }
 }
 
-/// Returns the reports of workers' queues to `leaves` leaves, if pools of the agent send any in messages.
+/// Returns the sender of the workers' queue lengths to `leaves` leaves; `None` if no pool sends them in messages. A
+/// pool sends them if its configuration names the policy of its leaves, from which the times of reports follow.
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
     let notify = |pool: &PoolConfig| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
     // Random stream 1: the only core has stream 0.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
+    // Room for the workers that changes may add.
     let (workers, hz) = (host.limits.workers.max(host.identities().len()), table.ticks_hz());
     (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
 }
 
-/// Creates the parts of an agent without reports and peers. `buffers` is the pool of packet buffers.
+/// Creates the parts that a stand-alone agent and one on a leaf's core have in common: all except reports and peers.
+/// `udp_port` is the port of tasks, and `registrars` register the workers, one for each leaf. `buffers` is the pool of
+/// packet buffers.
 fn base_parts<B: Buf + Token, A>(
     host: &HostConfig,
     (udp_port, registrars): (u16, Vec<Registrar>),
@@ -158,7 +173,8 @@ fn base_parts<B: Buf + Token, A>(
 /// An agent on a leaf's core: its parts, its state, and its control.
 pub type ColocatedAgent<B, A> = (Parts<B, A>, Arc<Table>, Control<AgentCores<B>>);
 
-/// Creates the agent on the core of the configured leaf with this state; its workers attach to `region`.
+/// Creates the agent on the core of the configured leaf. `host` is the leaf's `[agent]`, `leaf_table` the leaf's state,
+/// and `pool` the pool of packet buffers. The workers attach to `region`.
 ///
 /// # Errors
 /// If its state file cannot be created.
@@ -182,10 +198,12 @@ pub fn colocated<B: Buf + Token, A>(
         |channel| region.channel(channel).into(),
         pool,
     );
+    // Programs that watch the region, such as batch jobs on idle worker cores, read the core's CPU and queue there.
     region.watch().set_core(config.leaf.cores[0]);
     parts.watch = Some(region.watch());
     let region_and_commands = (Some(Arc::clone(region)), parts.commands.clone());
-    // `has_leaf` is false: the leaf on this core has released a worker before the agent removes it.
+    // `has_leaf` is false: the leaf on this core releases a worker before the agent removes it, and sends it no late
+    // tasks. So the agent need not remember the ids of removed workers.
     let host_and_leaf = (host, false);
     let control =
         control_of(host_and_leaf, Membership::of_host(host), &table, region_and_commands, None);
@@ -201,8 +219,9 @@ fn timeout(host: &HostConfig, table: &Table) -> u64 {
     }
 }
 
-/// Creates the control of the configured agent, with its state `table` and its core's `commands`. Workers
-/// attach to `region`, unless they are threads of this process.
+/// Creates the control of the configured agent, with its state `table`. It sends changes to the core through
+/// `commands`. Workers attach to the region; it is `None` if they are threads of this process. `signer` signs replies
+/// with the pools' keys, if any.
 #[must_use]
 pub fn control<B: Buf + Token>(
     config: &AgentConfig,
@@ -214,7 +233,8 @@ pub fn control<B: Buf + Token>(
     control_of(host_and_leaf, membership(config), table, region_and_commands, signer)
 }
 
-/// Creates the control of an agent with this membership.
+/// Creates the control of an agent with this membership. `has_leaf` is true if a leaf may still send tasks to a removed
+/// worker for a while. See [`control`] for `commands`, `region` and `signer`.
 fn control_of<B: Buf + Token>(
     (host, has_leaf): (&HostConfig, bool),
     membership: Membership,

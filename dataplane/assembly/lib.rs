@@ -1,7 +1,15 @@
-//! Assembly of a node's parts from a checked configuration: its state, its network, and each core's stages, the steps
-//! of the packet path.
+//! Assembly of a node's parts from a checked configuration. `wedjat leaf`, `wedjat agent`, the testbed and the tests
+//! call it once, at their start.
 //!
-//! [`embed`] is the scheduler for other programs.
+//! A leaf schedules the tasks of a rack, and a spine schedules them over leaves. Its parts are:
+//! - the table, or state: loads, counters and neighbours, also copied to a file for monitoring programs,
+//! - the membership: the pools, servers and workers, by place (index), at one epoch (number of the last change),
+//! - the network: ports, neighbours, and addresses of the servers,
+//! - for each core its stages, the steps of the packet path, with a dispatcher (policy and view of the load) per pool.
+//!
+//! [`agent`] builds an agent, which gives tasks to the workers of one host. [`peers`] adds an agent's peers in a rack
+//! without a leaf. [`takeover`] restores the state of the previous process. [`embed`] is the scheduler for other
+//! programs.
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -47,8 +55,8 @@ use wedjat_desired::config::{Config, HostConfig};
 use wedjat_desired::control::{LeafCores, Membership};
 use wedjat_desired::state::Pool;
 
-/// Returns the configured seed, or one from the current time. The state shows the seed, so that the run can
-/// be repeated.
+/// Returns the configured seed of all random streams, or one from the current time and the process id. The state shows
+/// the seed, so that the run can be repeated.
 fn seed(configured: Option<u64>) -> u64 {
     configured.unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -56,7 +64,8 @@ fn seed(configured: Option<u64>) -> u64 {
     })
 }
 
-/// Creates the node's state, in the configured file or in memory of this process.
+/// Creates the state of the configured leaf or spine, in the configured file or in memory of this process. `ticks_hz`
+/// is the rate of the clock that all its times use.
 ///
 /// # Errors
 /// If the file cannot be created.
@@ -69,18 +78,22 @@ fn create_table(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateErr
     path.map_or_else(|| Ok(Table::heap(spec)), |path| Table::create(path, spec)).map(Arc::new)
 }
 
-/// Returns the properties of the configured node for its state.
+/// Returns the identity and the sizes of the configured node, from which its state is laid out.
 fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
+    // Without configured ports the node is embedded in another program, see `CALL_PORTS`.
     let ports = if config.ports.is_empty() { CALL_PORTS.len() } else { config.ports.len() };
     Spec {
         group: config.leaf.state_group,
         role: config.role,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
+        // One more port for the link in memory to an agent on the leaf's core.
         ports: ports + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
+        // A leaf may get spines later, by a change.
         spines: if config.role == Role::Leaf { SPINES_MAX } else { 0 },
+        // Only agents have peers.
         peers: 0,
         pools: pools.into_iter().flatten().collect(),
         limits: config.leaf.limits,
@@ -89,8 +102,9 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
     }
 }
 
-/// Ports of a program that embeds the node and passes tasks and reports by calls. One port leads to all servers
-/// with IPv4 addresses, one to those with IPv6 addresses.
+/// Placeholder ports for a program that embeds the node and passes tasks and reports by calls. The network needs a port
+/// to each server. With prefix length 0, one port leads to all servers with IPv4 addresses, one to all with IPv6
+/// addresses. No packet uses them.
 const CALL_PORTS: [PortAddress; 2] = {
     let v4 = PortAddress {
         mac: Mac([0; 6]),
@@ -104,9 +118,9 @@ const CALL_PORTS: [PortAddress; 2] = {
     [v4, PortAddress { v6: Some(PortV6 { ip: 0, prefix: 0, gateway: None }), ..v4 }]
 };
 
-/// Builds the network around the node at its first membership. `macs` are the addresses of its devices, for
-/// ports without a configured one. The link to the agent on the leaf's core follows the configured ports. Without
-/// these, an embedding program passes tasks and reports by calls.
+/// Builds the network around the node at its first membership. `macs` are the addresses of its devices by port, for
+/// ports without a configured one. The link to the agent on the leaf's core follows the configured ports. A node
+/// without configured ports gets `CALL_PORTS`: an embedding program passes its tasks and reports by calls.
 ///
 /// # Errors
 /// If no port leads to a server or spine, a pool has addresses of both families, or there are too many neighbours.
@@ -125,6 +139,7 @@ pub fn network(
         udp_port: config.leaf.udp_port,
         node: config.leaf.id,
         ports: ports.chain(agent_link).chain(call_ports).collect(),
+        // Index of the link to the agent. Its packets need no authentication.
         inside: config.agent.as_ref().map(|_| config.ports.len()),
         is_spine: config.role == Role::Spine,
         is_embedded,
@@ -132,7 +147,8 @@ pub fn network(
     membership.network(base, table.limits(), &table.neighbours())
 }
 
-/// Returns handles for the control thread to the cores with these stages, and the command queue of each core.
+/// Returns the control's side of the cores with these stages, and the command queue of each core. The control sends
+/// changes of the membership through the queues.
 ///
 /// # Panics
 /// If there is no core.
@@ -142,7 +158,8 @@ pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
     (LeafCores::new(stages, commands.clone(), table.seed()), commands)
 }
 
-/// Builds the stages of all cores, around the [`network`] of the node at its first membership.
+/// Builds the stages of all cores, around the [`network`] of the node at its first membership. `macs` are as for
+/// [`network`].
 ///
 /// # Errors
 /// If no port leads to a server or spine, a pool has addresses of both families, or there are too many neighbours.
@@ -172,14 +189,16 @@ pub fn stages(
 /// Maximum number of unknown workers that wait to be reported.
 const UNKNOWN_MAX: usize = 1024;
 
-/// Returns a queue of workers that register with these cores from now on and are not configured.
+/// Creates a queue to which these cores append each worker that registers but is not configured. The node reports these
+/// workers to its controller.
 pub fn watch_unknown_workers(stages: &mut [Stages]) -> Arc<ArrayQueue<UnknownWorker>> {
     let unknown = Arc::new(ArrayQueue::new(UNKNOWN_MAX));
     stages.iter_mut().for_each(|core| core.set_unknown_workers(Arc::clone(&unknown)));
     unknown
 }
 
-/// Builds the stages of the core at `index`.
+/// Builds the stages of the core at `index`, without the load signals of a fabric, which [`stages`] adds. Reserves the
+/// memory for later changes, because polling cores allocate nothing.
 #[must_use]
 pub fn stages_of_core(
     config: &Config,
@@ -191,6 +210,7 @@ pub fn stages_of_core(
     let core = Core { index, count: config.leaf.cores.len() };
     let (ticks_hz, seed, limits) = (table.ticks_hz(), table.seed(), table.limits());
     let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
+        // Each dispatcher has its own random stream, so that the cores choose independently.
         let seed = stream_seed(seed, index, pool);
         let Pool { policy, queue, overflow, .. } = &entry.settings;
         let mut dispatcher = Dispatcher::new(policy, table.view(index, pool), core, seed)
@@ -206,6 +226,7 @@ pub fn stages_of_core(
         }
         dispatcher
     });
+    // In ticks. The affinity table sends all packets of a task to one worker, and forgets an incomplete task after it.
     let timeout = config.leaf.connection_timeout_ms.saturating_mul(ticks_hz) / 1000;
     let pools = config.pools.len();
     let mut connections = AffinityTable::new(config.leaf.connections, timeout, pools, seed);
@@ -217,17 +238,18 @@ pub fn stages_of_core(
         connections,
         table.counters(index),
     );
+    // Milliseconds to nanoseconds.
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
         stages.set_shared_workers(pool, entry.settings.shared_workers);
         stages.set_reports(pool, entry.settings.reports);
     }
-    // A controller may add pools that queue tasks.
+    // A controller may add pools that queue tasks, so the memory for waiting tasks has a minimum.
     if config.controller.is_some() {
         stages.set_waiting_least(QUEUED_TASKS_MIN);
     }
     stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
-    // Several cores exchange the loads that they know.
+    // The cores of a node exchange the loads that they know. One core alone has no exchange.
     if let Some(exchange) = table.exchange(index) {
         stages.set_exchange(exchange);
     }
@@ -288,8 +310,9 @@ speed = 3
         for (core, mut stages) in cores.into_iter().enumerate() {
             let mut picks = vec![None; 9000];
             stages.dispatcher_mut(0).unwrap().schedule(&vec![Task::default(); 9000], &mut picks);
+            // Members 2 and 3 of pool 1 are workers 2 and 5, of speed 8.
             let fast = picks.iter().flatten().filter(|pick| pick.member.index() >= 2).count();
-            // 8000 expected, 16 of 18 parts, with a deviation of 30.
+            // Their share of the speeds is 16 of 18, so 8000 of 9000 tasks. The standard deviation is 30.
             assert!(fast.abs_diff(8000) < 200, "{fast} on core {core}");
         }
     }

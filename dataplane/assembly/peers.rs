@@ -1,4 +1,7 @@
-//! Assembly of an agent with peers from a checked configuration.
+//! Assembly of an agent's peers from a checked configuration. Peers are the agents of a rack without a leaf. They
+//! forward tasks to each other, and send each other their loads at the end of each beat, an interval. `parts` of an
+//! agent calls [`peers`]; the testbed's lockstep runs change the settings first and call [`peer_settings`] and
+//! [`peer_group`].
 
 use std::time::SystemTime;
 
@@ -10,17 +13,19 @@ use wedjat_core::role::agent::PeerGroup;
 use wedjat_core::state::Table;
 use wedjat_desired::config::{AgentConfig, PoolConfig};
 
-/// Creates the exchange of tasks between the configured agent and its peers, if it has any.
+/// Creates the exchange of tasks between the configured agent and its peers; `None` if it has none. `table` is the
+/// agent's state.
 #[must_use]
 pub fn peers(config: &AgentConfig, table: &Table) -> Option<PeerGroup> {
     peer_group(config, peer_settings(config, table)?, table)
 }
 
-/// Returns the settings of the configured agent among its peers, if it has any. The start time (`born`)
-/// distinguishes a restarted agent from the earlier one.
+/// Returns the settings of the configured agent among its peers, if it has any. `born`, the start time in nanoseconds
+/// since 1970, distinguishes a restarted agent from the earlier one.
 #[must_use]
 pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
     let peers = config.peers.as_ref()?;
+    // An agent with peers has one pool.
     let pool = config.host.pools.first()?;
     let (own, beat_ns) = (peers.own, peers.beat_ns());
     // Random stream 2: the only core has stream 0, and its reports have stream 1.
@@ -40,7 +45,7 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
     })
 }
 
-/// Creates the exchange of tasks between the configured agent and its peers, with these settings.
+/// Same as [`peers`], with these settings. The state `table` shows the load and presence of the peers.
 #[must_use]
 pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Option<PeerGroup> {
     let (peers, pool) = (config.peers.as_ref()?, config.host.pools.first()?);
@@ -48,8 +53,8 @@ pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Op
     Some(group.shown_in(table.peers()))
 }
 
-/// Returns the number of tasks that a worker of the pool may have at once; one if the policy chooses its
-/// bound.
+/// Returns the number of tasks that a worker of the pool may have at once: the bound of the pool's policy, or one if
+/// the policy chooses its bound while it runs.
 fn tasks_of_each(pool: &PoolConfig) -> u32 {
     pool.settings.policy.bound().unwrap_or(1)
 }

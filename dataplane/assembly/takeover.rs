@@ -1,6 +1,10 @@
-//! Takeover of the previous process's state file. Its loads are valid for a moment, its hosts' addresses for
-//! a minute. Pools are found by their ids, and workers by their ids and servers, so their new places do not matter. A
-//! node's *belief* about a member is its estimate of the member's load and presence.
+//! Takeover of the previous process's state file by a restarted leaf or spine, before its first packet. So its first
+//! tasks already go to idle workers, and do not wait for MAC addresses. Loads are valid for a second, MAC addresses of
+//! hosts for a minute.
+//!
+//! A *member* of a pool is one of its workers, or at a spine one of its leaves; its *place* is its index in the pool. A
+//! node's *belief* about a member is its estimate of the member's load and presence (registered, silent, ...). The new
+//! configuration may give pools and members other places, so they are found by their ids.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,10 +23,12 @@ const LOADS_MAX: Duration = Duration::from_secs(1);
 /// Maximum age of hosts' addresses. The node asks again for hosts that do not answer.
 const HOSTS_MAX: Duration = Duration::from_secs(60);
 
-/// State of the previous process.
+/// State of the previous process, read from its file.
 #[derive(Debug)]
 pub struct PreviousState {
+    /// Copy of the state.
     snapshot: Snapshot,
+    /// Time between the writing of the copy and the start of this process.
     age: Duration,
 }
 
@@ -35,10 +41,11 @@ pub struct TakeoverCounts {
     pub hosts: usize,
 }
 
-/// Reads the configured state file before it is replaced. Returns `None` if there is none of this node.
+/// Reads the configured state file, which the new process replaces afterwards. Returns `None` if no file is configured
+/// or exists, or if the file is of another node.
 ///
 /// # Errors
-/// If the file cannot be taken over. The node can start without it.
+/// If the file belongs to another user or is damaged. The node can start without it.
 pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
     let Some(path) = config.leaf.state.as_deref() else { return Ok(None) };
     check_replaceable(path)?; // it belongs to this user or root
@@ -50,7 +57,8 @@ pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
     Ok(is_ours.then(|| PreviousState { age: age(path), snapshot }))
 }
 
-/// Returns the time since the last copy; the maximum if it is unknown, for instance because the clock was set back.
+/// Returns the time since the last copy of the state to the file; the maximum if it is unknown, for instance because
+/// the clock was set back.
 fn age(path: &Path) -> Duration {
     let written = std::fs::metadata(path).and_then(|metadata| metadata.modified());
     let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
@@ -64,8 +72,9 @@ impl PreviousState {
         self.age
     }
 
-    /// Applies the recent parts of the previous state on all cores. Call before the first packet. `now_ms` is the time
-    /// of the node's clock.
+    /// Applies the recent parts of the previous state on all cores: loads up to a second old, MAC addresses up to a
+    /// minute. Call before the first packet. `table` is the state of the new process, and `now_ms` the time of its
+    /// clock in milliseconds.
     pub fn take_over(&self, stages: &mut [Stages], table: &Table, now_ms: u32) -> TakeoverCounts {
         let mut counts = TakeoverCounts::default();
         if self.age <= LOADS_MAX {
@@ -77,32 +86,34 @@ impl PreviousState {
         counts
     }
 
-    /// Applies the beliefs (load, outstanding tasks, presence) about workers that the node still has. Of all cores
-    /// only one adopts the outstanding tasks, so their sum stays. Walks the node's own pools and looks each worker up
-    /// in the snapshot, so no index of the snapshot reaches the node.
+    /// Applies the beliefs (load, outstanding tasks, presence) about members that the node still has. Returns their
+    /// number. Each core adopts the loads, but only core 0 the outstanding tasks, which count over all cores. Walks the
+    /// node's own pools and looks each member up in the snapshot, so no index of a damaged snapshot reaches the node.
     fn take_loads(&self, stages: &mut [Stages]) -> usize {
         let Some(network) = stages.first().map(|core| core.network().clone()) else { return 0 };
         let mut count = 0;
         for pool in 0..network.pools() {
             let id = network.pool_id(pool);
-            let before = self.snapshot.pools.iter().find(|before| Some(before.id) == id);
-            let before = before.into_iter().flat_map(|before| &before.members);
-            let before: HashMap<_, _> = before.map(|one| ((one.worker, one.server), one)).collect();
+            let old_pool = self.snapshot.pools.iter().find(|old| Some(old.id) == id);
+            let members = old_pool.into_iter().flat_map(|old| &old.members);
+            // Keys: worker id and server address. A worker on another server is another one.
+            let old: HashMap<_, _> = members.map(|one| ((one.worker, one.server), one)).collect();
             let mut beliefs = Vec::new();
             for (place, target) in network.members(pool).iter().enumerate() {
                 let member = Member(place as u16);
-                // Workers on the node's own core have ended with it.
+                // An agent on the leaf's own core ended with the leaf, and its workers start anew.
                 let server = network.member_address(pool, member);
                 let server = server.filter(|&server| !is_agent(server));
-                let one = server.and_then(|server| before.get(&(target.worker, server)));
+                let old_member = server.and_then(|server| old.get(&(target.worker, server)));
                 // A silent worker becomes active again by registering. One that may not register therefore
                 // starts as configured. A spine's leaves do not register, but their signals end a silence.
                 let worker = network.worker(target.worker);
                 let registers = network.is_spine()
                     || worker.is_some_and(|worker| network.server(worker.server).registers);
-                beliefs.extend(one.map(|one| {
-                    // The last report, and the load that all cores have sent since then (drift).
+                beliefs.extend(old_member.map(|one| {
+                    // The last report, and the load that each core has sent since then (drift).
                     let load = Load::of(one.load + one.drift.iter().sum::<f64>());
+                    // Surplus replies make the number negative for a while.
                     let outstanding = u32::try_from(one.outstanding).unwrap_or(0);
                     let presence =
                         if registers { one.presence } else { MemberPresence::Configured };
@@ -116,7 +127,7 @@ impl PreviousState {
     }
 
     /// Applies the MAC addresses of hosts that the node keeps permanently (pinned): servers, spines and gateways.
-    /// Clients show theirs with their next task.
+    /// Returns their number. Keeps configured (static) addresses. Clients show theirs with their next task.
     fn take_hosts(&self, table: &Table, now_ms: u32) -> usize {
         let neighbours = table.neighbours();
         let mut count = 0;
@@ -146,7 +157,8 @@ mod tests {
     use wedjat_core::state::publish;
     use wedjat_desired::control::Membership;
 
-    /// Returns the configuration of a leaf with two servers: the first with `workers`, the second with workers 8 and 9.
+    /// Returns the configuration of leaf `id` with two cores, the state file `state`, and one pool on two servers. The
+    /// first server has `workers`, which register; the second has workers 8 and 9, which do not.
     fn text(state: &Path, policy: &str, id: u16, workers: &str) -> String {
         let file = format!(
             "[leaf]\nid = {id}\ncores = [1, 2]\nseed = 7\nstate = '{}'\n\
@@ -161,7 +173,9 @@ mod tests {
     /// Leaf whose cores the test uses directly, without devices.
     struct Node {
         table: Arc<Table>,
+        /// Stages by core.
         stages: Vec<Stages>,
+        /// State that the file had before this node's start, if any.
         previous: Option<PreviousState>,
     }
 
@@ -177,7 +191,7 @@ mod tests {
 
     impl Node {
         /// Schedules `tasks` tasks of the first pool on one core. Returns the chosen workers.
-        fn ask(&mut self, core: usize, tasks: usize) -> Vec<u16> {
+        fn chosen_workers(&mut self, core: usize, tasks: usize) -> Vec<u16> {
             let mut picks = vec![None; tasks];
             let dispatcher = self.stages[core].dispatcher_mut(0).unwrap();
             dispatcher.schedule(&vec![Task::default(); tasks], &mut picks);
@@ -191,18 +205,19 @@ mod tests {
             drop(self.stages);
         }
 
-        /// Applies the previous state.
+        /// Applies the previous state, which must exist, at 5 ms of the node's clock.
         fn take_over(&mut self) -> TakeoverCounts {
             let previous = self.previous.take().unwrap();
             previous.take_over(&mut self.stages, &self.table, 5)
         }
     }
 
-    /// MAC address of a host.
+    /// MAC address of every host whose address is known before the restart.
     const MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-    /// Runs and ends a leaf that has loads of its six workers, by reports and outstanding tasks, and a
-    /// server's address.
+    /// Runs and ends a leaf with six workers: members 0 to 3 are workers 0 to 3, members 4 and 5 workers 8 and 9.
+    /// Worker 8 is idle, and each other worker reports 9 tasks and has 9 outstanding. Workers 0, 1 and 3 have
+    /// registered. The MAC address of the first server is known.
     fn run_earlier_leaf(state: &Path, policy: &str) {
         let mut node = start(&text(state, policy, 1, "0-3"));
         assert!(node.previous.is_none());
@@ -219,6 +234,7 @@ mod tests {
                 .set_outstanding(member, busy.into());
         }
         let neighbours = node.table.neighbours();
+        // 10.0.2.11, behind port 0.
         neighbours.learn(neighbours.find(0, 0x0A00_020B_u32).unwrap(), MAC, 1);
         for member in [0, 1, 3].map(Member) {
             node.stages[0]
@@ -237,7 +253,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("leaf");
             run_earlier_leaf(&state, policy);
-            // Worker 3 has left since, and the remaining workers have other places.
+            // The new configuration has no worker 3, and places 0 to 4 are workers 2, 1, 0, 8 and 9.
             let mut node = start(&text(&state, policy, 1, "2,1,0"));
             assert_eq!(node.take_over(), TakeoverCounts { members: 5, hosts: 1 }, "{policy}");
             let neighbours = node.table.neighbours();
@@ -256,9 +272,9 @@ mod tests {
             if policy == "horus" {
                 let idle = |core: &Stages| core.dispatcher(0).unwrap().view().idle().len();
                 assert_eq!(node.stages.iter().map(idle).sum::<usize>(), 1);
-                assert!([0, 1].iter().any(|&core| node.ask(core, 1) == [8]));
+                assert!([0, 1].iter().any(|&core| node.chosen_workers(core, 1) == [8]));
             } else {
-                assert_eq!(node.ask(0, 3), [8, 8, 8], "{policy}");
+                assert_eq!(node.chosen_workers(0, 3), [8, 8, 8], "{policy}");
             }
         }
     }
@@ -267,6 +283,7 @@ mod tests {
     #[test]
     fn a_thousand_workers_are_taken_over() {
         let folder = tempfile::tempdir().unwrap();
+        // 1024 workers of the first server, and two of the second.
         let text = text(&folder.path().join("leaf"), "horus", 1, "10-1033");
         let mut node = start(&text);
         for core in &mut node.stages {
@@ -293,6 +310,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("leaf");
         run_earlier_leaf(&state, "jsq");
+        // Makes the file this many seconds old.
         let age = |seconds| {
             let file = std::fs::File::options().write(true).open(&state).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
@@ -302,6 +320,7 @@ mod tests {
         let mut previous = read(&config(1).unwrap()).unwrap().unwrap();
         assert!(read(&config(2).unwrap()).unwrap().is_none());
         let mut node = start(&text(&folder.path().join("new"), "jsq", 1, "0-3"));
+        // Loads are too old after 1 s, MAC addresses after 60 s.
         let mut take =
             |previous: &PreviousState| previous.take_over(&mut node.stages, &node.table, 5);
         assert_eq!(take(&previous), TakeoverCounts { members: 0, hosts: 1 });
@@ -321,10 +340,12 @@ mod tests {
         run_earlier_leaf(&state, "jsq");
         let config = Config::parse(Path::new("leaf.toml"), &text(&state, "jsq", 1, "0-3")).unwrap();
         let mut bytes = std::fs::read(&state).unwrap();
-        let at = bytes.len() / 2;
-        bytes[at..].fill(0xA5);
+        let middle = bytes.len() / 2;
+        bytes[middle..].fill(0xA5);
         std::fs::write(&state, &bytes).unwrap();
-        let _ = read(&config); // the other copy in the file may be whole
+        // The file has places for two copies. The newest copy may be in the undamaged half, so either result is right.
+        let _ = read(&config);
+        // Both places are damaged; the first 16 bytes still identify a state file.
         bytes[16..].fill(0xA5);
         std::fs::write(&state, &bytes).unwrap();
         let error = read(&config).unwrap_err().to_string();
@@ -333,13 +354,16 @@ mod tests {
         assert!(read(&config).unwrap_err().to_string().contains("not a wedjat state file"));
     }
 
-    /// Configured size of a node.
+    /// Configured sizes of a leaf.
     #[derive(Clone, Copy, Debug)]
     struct Shape {
         ports: usize,
         cores: usize,
+        /// Number of pools, each with one server.
         pools: u16,
+        /// Number of workers of each pool.
         workers: u16,
+        /// True if all addresses are IPv6 addresses.
         is_v6: bool,
     }
 
@@ -359,13 +383,15 @@ mod tests {
     };
 
     impl Shape {
-        /// Returns a configuration. Pool p + 1 has its workers on server p, behind port p modulo the number
-        /// of ports.
+        /// Returns a configuration. The pool at index p has id p + 1 and workers 100 p and following. They are on one
+        /// server, behind port p modulo the number of ports. So pools of different shapes have the same ids, and the
+        /// same server if port and family agree.
         fn text(self, state: &Path) -> String {
             let cores: Vec<_> = (1..=self.cores).collect();
             let (net, length) = if self.is_v6 { ("fd00:{}::", 64) } else { ("10.0.{}.", 24) };
-            let address = |net_of: usize, host: u16| {
-                let net = net.replace("{}", &(net_of + 2).to_string());
+            // Address of a host behind a port: 10.0.(port + 2).host, or fd00:(port + 2)::host.
+            let address = |port: usize, host: u16| {
+                let net = net.replace("{}", &(port + 2).to_string());
                 if self.is_v6 { format!("{net}{host:x}") } else { format!("{net}{host}") }
             };
             let mut text = format!(
@@ -400,8 +426,8 @@ mod tests {
             Node { table, stages: stages.unwrap(), previous: None }
         }
 
-        /// Runs a node of this shape that has load, addresses and clients, and returns its state file's
-        /// bytes.
+        /// Runs and ends a node of this shape, and returns the bytes of its state file. The node has loads, registered
+        /// workers, and MAC addresses of all servers and of 200 clients behind each port.
         fn state(self) -> Vec<u8> {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("leaf");
@@ -442,12 +468,14 @@ mod tests {
         }
     }
 
-    /// Returns load and outstanding tasks of a worker before the restart.
+    /// Returns load and outstanding tasks before the restart of the worker at an index in a pool. The values are
+    /// arbitrary, above 0, and differ between most workers.
     fn earlier_load(pool: u16, worker: u16) -> (Load, u32) {
         (Load::tasks(1 + 7 * pool + worker % 5), u32::from(2 + pool + worker % 3))
     }
 
-    /// Takes over a state file's bytes. Returns the node and the counts, or `None` if the bytes cannot be read.
+    /// Starts a node of this shape, which takes over a state file's bytes with age 0. Returns the node and the counts,
+    /// or `None` if the bytes cannot be read.
     fn take_over_file(shape: Shape, bytes: &[u8]) -> Option<(Node, TakeoverCounts)> {
         let folder = tempfile::tempdir().unwrap();
         let mut node = shape.node(&folder.path().join("leaf"));
@@ -466,15 +494,16 @@ mod tests {
                 let (node, taken) = take_over_file(after, &bytes).unwrap();
                 let mut expected = TakeoverCounts::default();
                 for pool in 0..after.pools {
+                    // The pool keeps its server if that is behind the same port, in the same family.
                     let behind = |shape: Shape| (usize::from(pool) % shape.ports, shape.is_v6);
-                    let is_there = pool < before.pools && behind(before) == behind(after);
-                    expected.hosts += usize::from(is_there);
+                    let keeps_server = pool < before.pools && behind(before) == behind(after);
+                    expected.hosts += usize::from(keeps_server);
                     let (view, network) = (
                         node.stages[0].dispatcher(usize::from(pool)).unwrap().view(),
                         node.stages[0].network(),
                     );
                     for member in (0..after.workers).map(Member) {
-                        let is_known = is_there && member.0 < before.workers;
+                        let is_known = keeps_server && member.0 < before.workers;
                         expected.members += usize::from(is_known);
                         let (load, outstanding) = match is_known {
                             true => earlier_load(pool, member.0),
@@ -496,7 +525,7 @@ mod tests {
                     let slot = neighbours.find_pinned_host(port, server).unwrap();
                     assert_eq!(
                         neighbours.mac(slot),
-                        is_there.then_some(MAC),
+                        keeps_server.then_some(MAC),
                         "{before:?} {after:?}"
                     );
                 }
@@ -511,23 +540,24 @@ mod tests {
     // promise: membership.5
     #[test]
     fn damaged_state_is_taken_over_whole_or_not() {
+        // A checksum detects a damaged copy. A readable file is damaged elsewhere only, and gives the intact result.
         let states = SHAPES.map(Shape::state);
         let mut rng = wedjat_core::policy::Rng::seed_from_u64(33);
         let mut read = 0;
         for seed in 0..300 {
             let state = &states[seed % SHAPES.len()];
             let mut bytes = state.clone();
-            let at = rng.random_range(..bytes.len());
+            let offset = rng.random_range(..bytes.len());
             match seed % 3 {
-                0 => bytes.truncate(at),
-                1 => bytes[at] ^= 1 << rng.random_range(..8_u32),
-                _ => bytes[at..].fill(rng.random()),
+                0 => bytes.truncate(offset),
+                1 => bytes[offset] ^= 1 << rng.random_range(..8_u32),
+                _ => bytes[offset..].fill(rng.random()),
             }
             let after = SHAPES[rng.random_range(..SHAPES.len())];
-            let Some((node, damaged)) = take_over_file(after, &bytes) else { continue };
+            let Some((node, counts)) = take_over_file(after, &bytes) else { continue };
             read += 1;
-            let (intact, whole) = take_over_file(after, state).unwrap();
-            assert_eq!(damaged, whole, "seed {seed}");
+            let (intact, intact_counts) = take_over_file(after, state).unwrap();
+            assert_eq!(counts, intact_counts, "seed {seed}");
             let loads = |node: &Node| {
                 let view = node.stages[0].dispatcher(0).unwrap().view();
                 (0..after.workers).map(|member| view.load(Member(member))).collect::<Vec<_>>()
@@ -549,6 +579,7 @@ mod tests {
         for seed in 0..600 {
             let mut bytes = states[seed % SHAPES.len()].clone();
             let after = SHAPES[rng.random_range(..SHAPES.len())];
+            // Changes words and renews the checksum, so that the copy stays valid.
             publish::change_words(&mut bytes, |words| {
                 for _ in 0..1 + rng.random_range(..64_u32) {
                     // Half of the changes hit the header, the pools, the servers and the workers, which lie
@@ -558,9 +589,9 @@ mod tests {
                     } else {
                         words.len().min(400)
                     };
-                    let at = rng.random_range(..most);
-                    words[at] = match rng.random_range(..3_u32) {
-                        0 => words[at] ^ 1 << rng.random_range(..64_u32),
+                    let index = rng.random_range(..most);
+                    words[index] = match rng.random_range(..3_u32) {
+                        0 => words[index] ^ 1 << rng.random_range(..64_u32),
                         1 => EDGE_WORDS[rng.random_range(..EDGE_WORDS.len())],
                         _ => words[rng.random_range(..words.len())],
                     };
@@ -574,7 +605,7 @@ mod tests {
             let hosts = neighbours.iter().filter_map(|host| host.2);
             assert!(hosts.into_iter().all(Mac::is_host), "seed {seed}");
             for core in 0..after.cores {
-                let picks = node.ask(core, 8);
+                let picks = node.chosen_workers(core, 8);
                 assert!(
                     picks.iter().all(|worker| *worker < after.workers),
                     "seed {seed}: {picks:?}"
@@ -589,8 +620,8 @@ mod tests {
     fn worker_that_may_not_register_is_not_silent() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("leaf");
-        let with = text(&state, "jsq", 1, "0-3");
-        let node = start(&with);
+        let registering = text(&state, "jsq", 1, "0-3");
+        let node = start(&registering);
         node.stages[0]
             .dispatcher(0)
             .unwrap()
@@ -598,8 +629,11 @@ mod tests {
             .set_presence(Member(1), MemberPresence::Silent);
         node.end();
         for (text, presence) in [
-            (with.clone(), MemberPresence::Silent),
-            (with.replace("registers = true", "registers = false"), MemberPresence::Configured),
+            (registering.clone(), MemberPresence::Silent),
+            (
+                registering.replace("registers = true", "registers = false"),
+                MemberPresence::Configured,
+            ),
         ] {
             // The state file of this start has another path, so the first one stays unchanged.
             let previous = read(&Config::parse(Path::new("leaf.toml"), &text).unwrap()).unwrap();

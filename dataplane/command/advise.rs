@@ -1,4 +1,7 @@
 //! `wedjat advise`: measures a pool of a running node, simulates it under all policies, and recommends one.
+//!
+//! The measurement is a capture of the node's packets by its tap (packet recorder). The simulation is that of
+//! `wedjat-testbed advise`. With `--apply`, the node gets the recommended policy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,7 +35,7 @@ Exit status: 0, or 1 if no policy is stable, or if something failed.";
 
 /// Bytes kept of each packet: all headers, also over IPv6 with a proof of origin.
 const SNAPLEN: u32 = 128;
-/// Interval between questions whether the capture has ended.
+/// Interval between requests that ask the node if the capture has ended.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// Largest fraction of packets that may be missing in a capture.
 const LOST_MAX: f64 = 0.001;
@@ -57,7 +60,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs the command. Asks a node only if other options do not give all conditions.
 pub fn run(arguments: &Arguments) -> Outcome {
     let mut advice = arguments.advice.clone();
     let html = page_of(&advice)?;
@@ -68,6 +71,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let report = advise::advise(&advice)?;
         return finish(arguments, &report, html.as_deref(), None);
     }
+    // Only the local socket: the capture is a file on this machine, and needs no certificates.
     let state = access_to(advice.conditions.node.as_deref(), None, [&None, &None, &None])?;
     let mut node = Connection::open(&state)?;
     let shown = node.show()?;
@@ -89,13 +93,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
 /// Result of `--apply`.
 enum Applied {
-    /// The node has the policy, in this version of its state.
+    /// The node has the policy since this version of its state, by this change.
     Changed(u64, Change),
     /// Reason why nothing was changed.
     Unchanged(String),
 }
 
-/// Prints the report, and writes its page.
+/// Prints the report, and writes its page to the file `html`. `applied` is `None` without `--apply`. The exit code says
+/// if a policy is stable.
 fn finish(
     arguments: &Arguments,
     report: &Report,
@@ -126,7 +131,8 @@ fn finish(
     Ok(if is_stable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Gives the pool the recommended policy, if it has a gain and the model is right about the running policy.
+/// Gives the pool the recommended policy, if it has a gain and the model predicts the running policy well. `version` is
+/// that of the node's state before the capture: the node refuses the change if another one came between.
 fn apply(
     report: &Report,
     pool: &NodePool,
@@ -162,7 +168,7 @@ fn select(shown: &ShowReply, id: Option<u32>) -> Result<&Pool, String> {
     }
 }
 
-/// Returns the quantities of a pool that the node knows.
+/// Returns the quantities of a pool that the node knows. Counts only workers that may get tasks.
 fn node_pool(shown: &ShowReply, pool: &Pool) -> Result<NodePool, String> {
     let is_active = |worker: &&Worker| {
         !worker.drained
@@ -192,7 +198,8 @@ fn node_pool(shown: &ShowReply, pool: &Pool) -> Result<NodePool, String> {
 struct CaptureFile(PathBuf);
 
 impl CaptureFile {
-    /// Chooses a name that no other file has. The node refuses to write to an existing file.
+    /// Chooses a name by this process's id, so that two commands use two files. Does not create the file, because the
+    /// node refuses to write to an existing one.
     fn new() -> Self {
         let name = format!("wedjat-advise-{}.pcap", std::process::id());
         Self(std::env::temp_dir().join(name))
@@ -206,7 +213,10 @@ impl Drop for CaptureFile {
     }
 }
 
-/// Captures packets of the node.
+/// Lets the node write packets to `file`, until it has the requested number or the longest time is over.
+///
+/// # Errors
+/// If the node refuses, or had no room for more than [`LOST_MAX`] of the packets.
 fn capture(
     arguments: &Arguments,
     node: &mut Connection,

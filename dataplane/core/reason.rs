@@ -198,7 +198,7 @@ impl DropReason {
     /// Returns true for packets that occur on most networks and are meant for other hosts. They do not
     /// indicate a fault of this node's traffic.
     #[must_use]
-    pub const fn is_of_strays(self) -> bool {
+    pub const fn is_stray(self) -> bool {
         matches!(
             self,
             Self::OtherMac
@@ -212,7 +212,7 @@ impl DropReason {
 
     /// Returns true if one such packet shows a fault of the configuration, whatever else the port receives.
     #[must_use]
-    pub const fn is_of_setup(self) -> bool {
+    pub const fn is_setup_error(self) -> bool {
         matches!(self, Self::SegmentationOffload)
     }
 

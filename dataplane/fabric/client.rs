@@ -1,4 +1,5 @@
-//! Operator's client of a controller's gRPC service.
+//! Clients of a controller's gRPC service: the operator's [`ControllerClient`], which `wedjat ctl` uses, and the
+//! connection of a node that follows.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,15 +21,16 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from
 /// Maximum size of a reply in bytes. It must hold a whole fabric.
 const REPLY_MAX: usize = 256 << 20;
 
-/// Connection to a controller.
+/// Operator's connection to a controller. Its calls block.
 #[derive(Debug)]
 pub struct ControllerClient {
+    /// Runtime that executes the calls on the caller's thread.
     runtime: Runtime,
     client: FabricClient<Channel>,
 }
 
-/// Connects to a controller. For https, `tls` names the authority, the client's certificate and its private
-/// key.
+/// Connects to a controller, for a node that follows or an operator. For https, `tls` names the files of the authority,
+/// the client's certificate and its private key.
 ///
 /// # Errors
 /// If the connection fails. The error is the reason.
@@ -52,7 +54,8 @@ fn with_timeout<T>(message: T) -> tonic::Request<T> {
 }
 
 impl ControllerClient {
-    /// Connects to the controller at `to`.
+    /// Connects to the controller at `to`. For https, `tls` names the files of the authority, the client's certificate
+    /// and its private key.
     ///
     /// # Errors
     /// If the controller cannot be reached, or the system has no runtime for the calls.
@@ -64,7 +67,8 @@ impl ControllerClient {
         Ok(Self { runtime, client })
     }
 
-    /// Executes a command.
+    /// Executes a command. Returns the fabric's version after it. If `if_version` is given and the fabric has another
+    /// version, the controller refuses the command.
     ///
     /// # Errors
     /// If the controller refuses the command or does not answer.
@@ -78,7 +82,7 @@ impl ControllerClient {
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
-    /// Returns the topology of the fabric.
+    /// Returns the topology: the whole fabric with the states of its nodes.
     ///
     /// # Errors
     /// If the controller stands by, or does not answer.

@@ -1,4 +1,5 @@
-//! Commands of operators and registrations to a fabric, as values and as text.
+//! Commands to a fabric, as values and as text. Operators send them as text with `wedjat ctl`. The controller makes
+//! two commands itself: `register` for workers that registered at a leaf, and `fail-spine` for a silent spine.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -18,24 +19,25 @@ use super::place::Placement;
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "ids, and the fields of what they name")]
 pub enum Command {
-    /// `add-spine id=… ip=…`.
+    /// `add-spine id=… ip=…`: adds a spine, to which racks of pools may then be linked.
     AddSpine { id: u16, ip: IpAddr },
-    /// `remove-spine id=…`: links its racks to other spines.
+    /// `remove-spine id=…`: removes the spine and links its racks to other spines.
     RemoveSpine { id: u16 },
-    /// `fail-spine id=…`: marks it as down and links its racks to other spines.
+    /// `fail-spine id=…`: marks the spine as down and links its racks to other spines.
     FailSpine { id: u16 },
-    /// `restore-spine id=…`: marks it as up again.
+    /// `restore-spine id=…`: marks the spine as up again.
     RestoreSpine { id: u16 },
-    /// `add-leaf id=… ip=…`: adds it with an empty rack.
+    /// `add-leaf id=… ip=…`: adds a leaf with an empty rack.
     AddLeaf { id: u16, ip: IpAddr },
-    /// `remove-leaf id=…`: removes it with its rack. Pools get workers elsewhere.
+    /// `remove-leaf id=…`: removes the leaf with its rack. Pools get workers elsewhere.
     RemoveLeaf { id: u16 },
-    /// `fail-leaf id=… [to=…]`: marks it as down. Pools get workers elsewhere, or another leaf takes over its
+    /// `fail-leaf id=… [to=…]`: marks the leaf as down. Pools get workers elsewhere, or the leaf `to` takes over its
     /// servers.
     FailLeaf { id: u16, to: Option<u16> },
-    /// `restore-leaf id=…`: marks it as up again.
+    /// `restore-leaf id=…`: marks the leaf as up again.
     RestoreLeaf { id: u16 },
-    /// `add-server ip=… leaf=… workers=… [mac=…] [registers=true] [speed=…]`.
+    /// `add-server ip=… leaf=… workers=… [mac=…] [registers=true] [speed=…]`: adds a server with
+    /// its workers to the rack of a leaf.
     AddServer {
         ip: IpAddr,
         leaf: u16,
@@ -44,21 +46,21 @@ pub enum Command {
         registers: bool,
         speed: f64,
     },
-    /// `remove-server ip=…`: removes it with its workers. Pools get other workers.
+    /// `remove-server ip=…`: removes the server with its workers. Pools get other workers.
     RemoveServer { ip: IpAddr },
     /// `drain-server ip=…`: its workers get no new tasks, and no pool takes them.
     DrainServer { ip: IpAddr },
-    /// `undrain-server ip=…`.
+    /// `undrain-server ip=…`: lets its workers get tasks, and pools take them.
     UndrainServer { ip: IpAddr },
-    /// `add-pool [id=…] workers=… policy=… …`: without an id, takes the first free one.
+    /// `add-pool [id=…] workers=… policy=… …`: adds a pool. Without an id, takes the first free one.
     AddPool { id: Option<u16>, settings: PoolSettings },
-    /// `remove-pool id=…`: frees its workers.
+    /// `remove-pool id=…`: removes the pool and frees its workers.
     RemovePool { id: u16 },
     /// `set-policy pool=… policy=…`: sets the leaves' policy.
     SetPolicy { pool: u16, policy: String },
-    /// `set-queue pool=… queue=… [overflow=…]`.
+    /// `set-queue pool=… queue=… [overflow=…]`: sets the number of tasks that may wait on a core of a leaf.
     SetQueue { pool: u16, queue: usize, overflow: Overflow },
-    /// `resize-pool id=… workers=…`.
+    /// `resize-pool id=… workers=…`: sets the number of workers.
     ResizePool { id: u16, workers: usize },
     /// `register leaf=… ip=… pool=… workers=…`: adds workers that registered at a leaf for this pool.
     Register { leaf: u16, ip: IpAddr, pool: u16, workers: Vec<u16> },
@@ -131,8 +133,8 @@ const VERBS: &Verbs = &[
     ("register", &["leaf", "ip", "pool", "workers"]),
 ];
 
-/// Default policy of agents: one queue for all workers of the host. `silence-ms=0` sets no time of silence after
-/// which a worker's tasks count as lost.
+/// Default policy of agents: one queue for all workers of the host. `silence-ms=0` means that no time of silence makes
+/// a worker's tasks count as lost.
 const AGENT_POLICY: &str = "cfcfs(silence-ms=0)";
 /// Maximum number of workers in a fabric. It bounds the size of a node's snapshot.
 pub const FABRIC_WORKERS_MAX: usize = 1 << 24;
@@ -161,7 +163,7 @@ fn policy(values: &Values<'_>, key: &str) -> Result<Option<String>, ChangeError>
     Ok(Some(name.parse::<PolicySpec>()?.to_string()))
 }
 
-/// Returns the spines' policy that matches a leaf's; `random` if none is known.
+/// Returns the default of `spine-policy`: the policy over racks that matches the leaves' policy, or `random`.
 fn over_racks(policy: &str) -> String {
     let entry = policy.parse::<PolicySpec>().ok().and_then(|policy| policy.entry().over_racks);
     entry.map_or("random", |entry| entry.policy).to_owned()
@@ -169,6 +171,7 @@ fn over_racks(policy: &str) -> String {
 
 /// Parses the settings of a pool.
 fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
+    // The key is required, so the value is never missing.
     let leaf_policy = policy(values, "policy")?.unwrap_or_default();
     let placement = values.get("placement").unwrap_or(Placement::Spread.name());
     let allowed = || text(format!("placement={placement}"), "spread, pack or size");
@@ -190,6 +193,7 @@ impl FromStr for Command {
     type Err = ChangeError;
 
     fn from_str(from: &str) -> Result<Self, ChangeError> {
+        // Accepts only the verbs and keys of `VERBS`, and requires the keys without brackets.
         let values = Values::read(from, VERBS)?;
         let ip = || values.needed("ip", HOST);
         let id = || node(&values, "id");
@@ -234,7 +238,7 @@ impl FromStr for Command {
                 id: values.id("id")?,
                 workers: count(&values, "workers", 0, FABRIC_WORKERS_MAX)?,
             },
-            // `register`: `Values::read` accepts only `VERBS`.
+            // `register`, the only other verb of `VERBS`.
             _ => Self::Register {
                 leaf: node(&values, "leaf")?,
                 ip: ip()?,
@@ -245,7 +249,7 @@ impl FromStr for Command {
     }
 }
 
-/// Formats a key with its value, if there is one.
+/// Formats ` key=value`; empty text without a value.
 fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }
@@ -287,7 +291,8 @@ impl Display for Command {
     }
 }
 
-/// Formats the settings as the keys of `add-pool`. Some keys are left out at their default.
+/// Formats the settings as the keys of `add-pool`. Omits the defaults of `queue`, `overflow`, `spines`, `address` and
+/// of `admits`.
 impl Display for PoolSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, spine_policy, agent_policy, workers, .. } = self;

@@ -1,4 +1,6 @@
-//! Conversion between messages of the fabric's gRPC service and values.
+//! Conversion between messages of the fabric's gRPC service and values. The controller's service writes the messages to
+//! nodes, and the following node reads them. A message to a node is a delta: objects to add or replace, and removed
+//! ones.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,10 +18,10 @@ use super::generated as proto;
 use super::place::Placement;
 use super::view::{NodeId, PoolView, Position, View};
 
-/// Version of the protocol between controllers and nodes.
+/// Version of the protocol between controllers and nodes. A controller refuses nodes with another one.
 pub const PROTOCOL: u32 = 1;
 
-/// Error of an invalid message.
+/// Error of an invalid message. Holds the invalid part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: it is not of this protocol's version {PROTOCOL}, or damaged")]
 pub struct MessageError(String);
@@ -102,7 +104,7 @@ fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
     Ok((to_u16(pool.id)?, PoolView { settings, spine }))
 }
 
-/// Returns the message that sends a delta to a node.
+/// Returns the message that sends a delta to a node. With `snapshot`, `delta` is the node's whole view.
 #[must_use]
 pub fn message(
     term: u64,
@@ -148,7 +150,7 @@ pub fn message(
     }
 }
 
-/// Groups workers that differ only in their ids.
+/// Groups workers that differ only in their ids, for a short message. Omits racks, whose keys have a pool.
 fn group_equal(all: &BTreeMap<WorkerKey, Worker>) -> Vec<proto::Workers> {
     let mut groups = BTreeMap::<_, proto::Workers>::new();
     for (&(_, id), worker) in all.iter().filter(|((pool, _), _)| pool.is_none()) {

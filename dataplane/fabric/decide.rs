@@ -1,7 +1,9 @@
-//! Effects of commands. All decisions about a fabric are made here.
+//! Effects of commands. All decisions about a fabric are made here, by pure functions: the leading controller calls
+//! [`Fabric::decide`] for each command and stores the result.
 //!
 //! A decision yields events, the smallest changes of a fabric. First the command makes its own events. Then
-//! [`Draft::settle`] gives pools the workers that they lack, and links their racks to spines.
+//! [`Draft::settle`] gives pools the workers that they lack, and links their racks to spines. A rack is a leaf with its
+//! servers and workers. A link assigns a rack of a pool to the spine that sends it the pool's tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,8 +19,9 @@ use super::fabric::{Fabric, Leaf, PoolSettings, Server};
 use super::place::{Rack, link, take};
 use super::view::NodeId;
 
-/// Fabric on its way to the next version, with the events so far.
+/// Fabric on its way to the next version, with the events so far. A refused command drops the draft.
 struct Draft {
+    /// Fabric after `events`.
     fabric: Fabric,
     events: Vec<Event>,
 }
@@ -43,15 +46,19 @@ impl Fabric {
 }
 
 impl Fabric {
-    /// Returns true if a spine should be marked as down, like by [`Command::FailSpine`].
+    /// Returns true if a spine should be marked as down, like by [`Command::FailSpine`]. The controller calls
+    /// this after a leaf's report of a silent spine, and at the end of a spine's connection.
     ///
-    /// Four conditions must hold. The spine is not marked as down yet. It no longer follows. All following
-    /// leaves linked to it, at least one, report it as silent. Another following spine could replace it. A
-    /// spine that still follows has only lost its links, or stalls. `follows` returns true for a node that
-    /// follows. `reports_silent` returns true for a leaf that reports the spine as silent.
+    /// A node follows while it has a connection to the controller. `follows` returns true for such a node.
+    /// `reports_silent` returns true for a leaf that reports the spine as silent. Four conditions must hold:
     ///
-    /// No two spines thus have one service address by a wrong guess. In exchange a spine that dies without a running
-    /// controller is replaced later, by an operator's command.
+    /// - The spine is not marked as down yet.
+    /// - It no longer follows. A spine that still follows has only lost its links to leaves, or stalls.
+    /// - All following leaves linked to it, at least one, report it as silent.
+    /// - Another spine that is up follows, and could replace it.
+    ///
+    /// The caution has a reason: a wrong guess would give two live spines the same service address. In exchange a spine
+    /// that dies without a running controller is replaced later, by an operator's command.
     #[must_use]
     pub fn is_spine_down(
         &self,
@@ -81,7 +88,7 @@ fn unknown(what: String) -> CommandError {
     CommandError::Unknown { what }
 }
 
-/// Checks that the policy exists and runs over racks (on a spine) or over workers.
+/// Checks that the policy exists, and that it can choose among racks, on a spine (`is_over_racks`), or among workers.
 fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
     let policy: PolicySpec = name.parse().map_err(wedjat_desired::control::ChangeError::from)?;
     let entry = policy.entry();
@@ -105,7 +112,7 @@ impl Draft {
         self.events.push(event);
     }
 
-    /// Checks a command and records its events.
+    /// Checks a command, applies its own events and records them. Refuses the command with the reason.
     fn command(&mut self, command: &Command) -> DecideResult {
         match *command {
             Command::AddSpine { id, ip } => {
@@ -154,7 +161,7 @@ impl Draft {
                 self.push(Event::Workers { leaf, server: ip, ids, speed });
             }
             Command::RemoveServer { ip } => {
-                let leaf = self.server(ip)?;
+                let leaf = self.leaf_of_server(ip)?;
                 self.push(Event::ServerGone { leaf, ip });
             }
             Command::DrainServer { ip } => self.drain(ip, true)?,
@@ -176,7 +183,7 @@ impl Draft {
             // A pool that grows gets its workers from `settle`.
             Command::ResizePool { id, workers } => {
                 let settings = PoolSettings { workers, ..self.settings(id)? };
-                let (has, free) = (self.fabric.members(id), self.free());
+                let (has, free) = (self.fabric.members(id), self.free_count());
                 if workers > has + free {
                     return refused(format!("pool {id}"), shortage(workers - has, free));
                 }
@@ -190,29 +197,29 @@ impl Draft {
         Ok(())
     }
 
-    /// Returns a spine.
+    /// Returns a spine, or the error for an unknown id.
     fn spine(&self, id: u16) -> DecideResult<super::fabric::Spine> {
         self.fabric.spines.get(&id).cloned().ok_or_else(|| unknown(format!("spine {id}")))
     }
 
-    /// Returns a leaf.
+    /// Returns a leaf, or the error for an unknown id.
     fn leaf(&self, id: u16) -> DecideResult<&Leaf> {
         let leaf = self.fabric.leaves.get(&id).map(AsRef::as_ref);
         leaf.ok_or_else(|| unknown(format!("leaf {id}")))
     }
 
-    /// Returns the leaf of a server.
-    fn server(&self, ip: IpAddr) -> DecideResult<u16> {
+    /// Returns the id of a server's leaf, or the error for an unknown server.
+    fn leaf_of_server(&self, ip: IpAddr) -> DecideResult<u16> {
         self.fabric.leaf_of(ip).ok_or_else(|| unknown(format!("server {ip}")))
     }
 
-    /// Returns the settings of a pool.
+    /// Returns the settings of a pool, or the error for an unknown id.
     fn settings(&self, pool: u16) -> DecideResult<PoolSettings> {
         let settings = self.fabric.pools.get(&pool).map(|pool| pool.settings.clone());
         settings.ok_or_else(|| unknown(format!("pool {pool}")))
     }
 
-    /// Checks that an address is a host's and free.
+    /// Checks that an address is a host's, free, and of the fabric's IP version.
     fn check_address(&self, ip: IpAddr) -> DecideResult {
         if !is_unicast(ip) {
             return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
@@ -229,7 +236,7 @@ impl Draft {
         }
     }
 
-    /// Checks that a rack has room for new workers with these ids.
+    /// Checks that a rack has none of these worker ids yet, and that the rack and the fabric have room for the workers.
     fn check_workers(&self, leaf: u16, workers: &[u16]) -> DecideResult {
         let rack = self.leaf(leaf)?;
         if let Some((id, worker)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?)))
@@ -269,7 +276,7 @@ impl Draft {
 
     /// Drains or undrains a server.
     fn drain(&mut self, ip: IpAddr, is_drained: bool) -> DecideResult {
-        let leaf = self.server(ip)?;
+        let leaf = self.leaf_of_server(ip)?;
         let server = self.leaf(leaf)?.servers.get(&ip).cloned();
         if let Some(server) = server.filter(|server| server.is_drained != is_drained) {
             self.put_server(leaf, ip, &Server { is_drained, ..server });
@@ -330,7 +337,8 @@ impl Draft {
         }
     }
 
-    /// Checks and adds a pool. It gets its workers from `settle`.
+    /// Checks and adds a pool. Without an `id`, takes the first free one from 1. The pool gets its workers from
+    /// `settle`.
     fn add_pool(&mut self, id: Option<u16>, settings: &PoolSettings) -> DecideResult {
         check_policy(&settings.policy, false)?;
         check_policy(&settings.agent_policy, false)?;
@@ -352,7 +360,7 @@ impl Draft {
             );
             return refused(format!("pool {id}"), reason);
         }
-        let free = self.free();
+        let free = self.free_count();
         if settings.workers > free {
             return refused(format!("pool {id}"), shortage(settings.workers, free));
         }
@@ -360,8 +368,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Returns the number of workers that a pool may take.
-    fn free(&self) -> usize {
+    /// Returns the number of workers that a pool may take, in all racks.
+    fn free_count(&self) -> usize {
         self.fabric.leaves.values().map(|leaf| leaf.free_count()).sum()
     }
 
@@ -371,6 +379,7 @@ impl Draft {
         let mut racks: BTreeMap<u16, u32> = self.fabric.racks(pool).collect();
         let mut excess = self.fabric.members(pool).saturating_sub(remaining);
         let before = racks.clone();
+        // Each round takes one worker from the rack that has most at that moment. `racks` gets the remaining numbers.
         while excess > 0 {
             let largest = racks.iter().max_by_key(|(_, count)| **count).map(|(&leaf, _)| leaf);
             let Some(count) = largest.and_then(|leaf| racks.get_mut(&leaf)) else { break };
@@ -382,16 +391,18 @@ impl Draft {
             let members = rack.workers.iter().filter(|(_, worker)| worker.pool == Some(pool));
             let mut ids: Vec<u16> = members.map(|(&id, _)| id).collect();
             if count < before[&leaf] {
+                // The ids are in order. The first `count` stay in the pool.
                 ids.drain(..count as usize);
                 self.assign(leaf, ids, None);
             }
         }
     }
 
-    /// Adds workers that registered at a leaf, and assigns them to the pool.
+    /// Adds workers that registered at a leaf, and assigns them to the pool. Adds their server, too, if it is new. A
+    /// repeated registration changes nothing: workers that have a pool already do not join.
     fn register(&mut self, (leaf, ip): (u16, IpAddr), pool: u16, workers: &[u16]) -> DecideResult {
         let what = || format!("workers of {ip} at leaf {leaf}");
-        // Only workers that no pool has join. `settings.admits` is the size up to which the pool admits them.
+        // `settings.admits` is the size up to which the pool admits registering workers.
         let settings = self.settings(pool)?;
         let rack = self.leaf(leaf)?;
         if rack.is_failed {
@@ -438,12 +449,13 @@ impl Draft {
         Ok(())
     }
 
-    /// Fills pools that lack workers with free ones, and links racks to spines.
+    /// Fills pools that lack workers with free ones, and links racks to spines. `before` is the fabric before the
+    /// command. Only pools whose racks, number of spines or spines differ from `before` need new links.
     fn settle(&mut self, before: &Fabric) {
         let fabric = &self.fabric;
         let is_short = |id: &u16| fabric.members(*id) < fabric.pools[id].settings.workers;
         let short: Vec<u16> = fabric.pools.keys().copied().filter(is_short).collect();
-        let mut free = if short.is_empty() { 0 } else { self.free() };
+        let mut free = if short.is_empty() { 0 } else { self.free_count() };
         for pool in short {
             if free == 0 {
                 break;
@@ -460,37 +472,39 @@ impl Draft {
         }
     }
 
-    /// Returns the pools whose racks may have changed, or the inputs of their links.
+    /// Returns the pools whose links must be computed again: their racks, their number of spines, or the spines differ
+    /// from `before`.
     fn pools_to_link(&self, before: &Fabric) -> BTreeSet<u16> {
         let fabric = &self.fabric;
         if fabric.spines != before.spines {
             return fabric.pools.keys().copied().collect();
         }
-        let has_other_links = |id: &u16| {
+        let has_other_spine_count = |id: &u16| {
             let (pool, old) = (&fabric.pools[id], before.pools.get(id));
             old.is_none_or(|old| old.settings.spines != pool.settings.spines)
         };
         let mut affected: BTreeSet<u16> =
-            fabric.pools.keys().copied().filter(has_other_links).collect();
+            fabric.pools.keys().copied().filter(has_other_spine_count).collect();
         // A pool's links depend on the racks in which it has workers, not on their number.
         let leaves = fabric.leaves.keys().chain(before.leaves.keys());
         for leaf in leaves {
             let (current, old) = (fabric.leaves.get(leaf), before.leaves.get(leaf));
+            // Versions share unchanged leaves.
             if current.zip(old).is_some_and(|(current, old)| Arc::ptr_eq(current, old)) {
                 continue;
             }
             let has_members = |leaf: Option<&Arc<Leaf>>, pool| {
                 leaf.is_some_and(|leaf| leaf.pools.contains_key(pool))
             };
-            let both = current.into_iter().chain(old).flat_map(|leaf| leaf.pools.keys());
+            let pools = current.into_iter().chain(old).flat_map(|leaf| leaf.pools.keys());
             let changed =
-                both.filter(|pool| has_members(current, *pool) != has_members(old, *pool));
+                pools.filter(|pool| has_members(current, *pool) != has_members(old, *pool));
             affected.extend(changed.filter(|pool| fabric.pools.contains_key(pool)));
         }
         affected
     }
 
-    /// Takes free workers for a pool that lacks workers. Returns their number.
+    /// Takes free workers for a pool that lacks workers, by its placement. Returns the number of workers taken.
     fn fill(&mut self, pool: u16) -> usize {
         let Some(settings) = self.fabric.pools.get(&pool).map(|pool| &pool.settings) else {
             return 0;
@@ -514,7 +528,7 @@ impl Draft {
         taken.values().sum()
     }
 
-    /// Chooses `count` free workers of a rack, from its servers in turn.
+    /// Chooses `count` free workers of a rack, from its servers in turn. Returns their ids in order.
     fn choose(&self, leaf: u16, count: usize) -> Vec<u16> {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return Vec::new() };
         // Each free worker gets its rank among those of its server. The first `count` by rank then take one worker
@@ -535,6 +549,7 @@ impl Draft {
             free.push((counts[index].1, worker.server, id));
             counts[index].1 += 1;
         }
+        // Partitions by (rank, server, id), so that the `count` smallest come first.
         if count < free.len() {
             free.select_nth_unstable(count);
             free.truncate(count);
@@ -544,15 +559,18 @@ impl Draft {
         ids
     }
 
-    /// Links a pool's racks to spines. `spines` holds the number of links of each spine that is up, and is updated.
+    /// Links a pool's racks to spines, with one event for each link that differs from the current one. `spines` holds
+    /// the number of links of each spine that is up, and is updated.
     fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
         let Some(state) = self.fabric.pools.get(&pool).cloned() else { return };
         let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();
         let links = link(&racks, &state.links, state.settings.spines, spines);
+        // Counts one link of a spine more or less. A spine that is down has no number.
         let mut count = |spine: Option<u16>, more: bool| {
             let links = spine.and_then(|spine| spines.get_mut(&spine));
             links.into_iter().for_each(|links| *links = if more { *links + 1 } else { *links - 1 });
         };
+        // Racks without a link in the result.
         for (&leaf, &old) in state.links.iter().filter(|(leaf, _)| !links.contains_key(leaf)) {
             count(Some(old), false);
             self.push(Event::Link { pool, leaf, spine: None });
@@ -576,7 +594,7 @@ fn sorted(ids: &[u16]) -> Vec<u16> {
     ids
 }
 
-/// Describes a lack of free workers.
+/// Returns the reason of a refusal for a lack of free workers.
 fn shortage(wanted: usize, free: usize) -> String {
     format!("{wanted} workers are wanted, and {free} are free; add servers, or ask for fewer")
 }

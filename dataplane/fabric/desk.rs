@@ -1,6 +1,9 @@
 //! Desk: the only place of a controller that changes the desired state. It leads or waits for the lead,
-//! executes requests in turn, and publishes each version after the store has kept it. A standby is a controller
-//! that waits for the lead; the lease limits the time in which a leader may answer.
+//! executes requests in turn, and publishes each version after the store has kept it.
+//!
+//! Several controllers may share a store. One of them has the lead. A standby is a controller that waits for it. The
+//! term numbers the leads. The lease limits the time in which a leader may answer. The service passes requests of
+//! operators and nodes to the desk, and reads the published role.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +25,13 @@ const RESIGN_MAX: Duration = Duration::from_secs(2);
 /// Delay before the next attempt at a store that does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Reason given by a controller whose lease has ended before its desk noticed.
+/// Reason given between the end of the lease and the moment at which the desk notices it.
 const LEASE_IS_OVER: &str = "its lease is over";
 
 /// Role of a controller at one moment.
 #[derive(Clone, Debug)]
 pub enum ControllerRole {
-    /// Standby, with the reason.
+    /// Standby, with the reason for which it does not lead.
     Standby(Arc<str>),
     /// Leader.
     Leader {
@@ -82,6 +85,7 @@ impl RoleReader {
 
     /// Waits for another role, including the end of a lease. Returns `None` when the controller ends.
     pub async fn changed(&mut self) -> Option<ControllerRole> {
+        // `None`: no end of a lease to wait for.
         let lease = match &*self.role.borrow() {
             ControllerRole::Leader { lease, .. } if !self.has_ended => Some(lease.clone()),
             _ => None,
@@ -98,6 +102,7 @@ impl RoleReader {
         }
         let role = self.role.borrow_and_update();
         let now = role.current();
+        // The stored role is still a leader after the end of its lease. The next call must not report that end again.
         let is_over = matches!(now, ControllerRole::Standby(_));
         self.has_ended = is_over && matches!(*role, ControllerRole::Leader { .. });
         Some(now)
@@ -110,7 +115,7 @@ pub enum AskError {
     /// The command is refused.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The fabric has another version.
+    /// The fabric has another version than the request requires.
     #[error(
         "the fabric's version is {found}, not {wanted}: look at what has changed since, and ask again"
     )]
@@ -120,7 +125,7 @@ pub enum AskError {
         /// Version named in the request.
         wanted: u64,
     },
-    /// A node has a newer version than the store.
+    /// A node has a newer version than the store, so the store is an old copy or another one.
     #[error(
         "{node} has version {has}, and the store has version {found}: it was restored from an old copy, or is another; restore a newer copy, \
          or start the controller with `--restore` to have the nodes take what it has"
@@ -155,7 +160,8 @@ pub struct CommandResult {
 pub enum Request {
     /// Execute this command.
     Command(Command),
-    /// Raise the fabric's version above this one.
+    /// Raise the fabric's version above this one, without another change. Nodes ignore versions older than their own,
+    /// so this makes them accept the state of a restored store.
     Raise(u64),
 }
 
@@ -170,16 +176,18 @@ pub struct CommandRequest {
     pub answer: oneshot::Sender<Result<CommandResult, AskError>>,
 }
 
-/// Writer of the desired state.
+/// Writer of the desired state. One task runs it, for the life of the controller.
 #[derive(Debug)]
 pub(super) struct Desk<S> {
+    /// Store of the fabric, which also grants the lead.
     pub store: S,
     /// Requests of the service.
     pub requests: mpsc::Receiver<CommandRequest>,
+    /// Published role of this controller, with the fabric while it leads.
     pub role: watch::Sender<ControllerRole>,
     /// Newest version and term with which it has led. A store with older ones was restored from a copy.
     pub known: Position,
-    /// Version of the last attempt at a compaction.
+    /// Version at the last attempt of a compaction; 0 before the first.
     pub compaction_tried: u64,
 }
 
@@ -200,6 +208,7 @@ impl<S: Store> Desk<S> {
 
     /// Leads whenever it can. Returns the error that only an operator can repair.
     async fn serve(&mut self) -> StoreError {
+        // Last logged reason: equal ones are logged once.
         let mut logged = String::new();
         loop {
             let reason = match self.begin().await {
@@ -240,6 +249,7 @@ impl<S: Store> Desk<S> {
         let (store, requests, role) = (&mut self.store, &mut self.requests, &self.role);
         let known = self.known;
         let begun = async {
+            // Wakes readers of the role only for a new reason, since the store reports the leader at each check.
             let report_leader = |reason: &str| {
                 role.send_if_modified(|now| {
                     let is_new =
@@ -265,13 +275,13 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    /// Refuses requests for some time.
+    /// Refuses requests during `time`, so that they do not wait for the next attempt to lead.
     async fn refuse_for(&mut self, time: Duration) {
-        let over = tokio::time::sleep(time);
-        tokio::pin!(over);
+        let timer = tokio::time::sleep(time);
+        tokio::pin!(timer);
         loop {
             tokio::select! {
-                () = &mut over => return,
+                () = &mut timer => return,
                 Some(request) = self.requests.recv() => refuse(&self.role, request),
             }
         }
@@ -283,11 +293,11 @@ impl<S: Store> Desk<S> {
         log::info!("leads with term {term} from version {}", fabric.version);
         self.known = Position { version: fabric.version, term };
         let lease = self.store.lease();
-        let mut over = lease.clone();
+        let mut lead_end = lease.clone();
         self.publish(term, &fabric, &lease);
         loop {
             let request = tokio::select! {
-                () = over.end() => return StoreError::Deposed,
+                () = lead_end.end() => return StoreError::Deposed,
                 Some(request) = self.requests.recv() => request,
                 // No request can arrive any more: the service has ended.
                 else => return StoreError::Deposed,
@@ -301,7 +311,7 @@ impl<S: Store> Desk<S> {
                 // A finished request has a known outcome, which counts even if the lease ends now.
                 biased;
                 outcome = self.execute(&fabric, &request) => outcome,
-                () = over.end() => Err(Err(StoreError::Deposed)),
+                () = lead_end.end() => Err(Err(StoreError::Deposed)),
             };
             match outcome {
                 Ok(done) => {
@@ -312,7 +322,9 @@ impl<S: Store> Desk<S> {
                     }
                     let _ = request.answer.send(Ok(done));
                 }
+                // A refusal changes nothing, and the lead goes on.
                 Err(Ok(refused)) => _ = request.answer.send(Err(refused)),
+                // An error of the store ends the lead. The next lead loads the fabric again.
                 Err(Err(error)) => {
                     let text = format!(
                         "{error}; whether the command is kept is not known: look at the topology"
@@ -321,7 +333,7 @@ impl<S: Store> Desk<S> {
                     return error;
                 }
             }
-            // Counted from the store's base, because one lead may be shorter than `COMPACT` versions.
+            // Compacts after `COMPACT` versions. Counts them from the store's base, since one lead may have fewer.
             // A failed attempt counts as well. Otherwise each request on a full disk would end the lead.
             if fabric.version.saturating_sub(self.store.base().max(self.compaction_tried))
                 >= COMPACT
@@ -329,7 +341,7 @@ impl<S: Store> Desk<S> {
                 self.compaction_tried = fabric.version;
                 let compacted = tokio::select! {
                     compacted = self.store.compact(&fabric) => compacted,
-                    () = over.end() => Err(StoreError::Deposed),
+                    () = lead_end.end() => Err(StoreError::Deposed),
                 };
                 if let Err(error) = compacted {
                     return error;
@@ -388,10 +400,11 @@ impl<S: Store> Desk<S> {
     }
 }
 
-/// Answers that this controller stands by.
+/// Answers a request with the reason for which this controller stands by.
 fn refuse(role: &watch::Sender<ControllerRole>, request: CommandRequest) {
     let reason = match &*role.borrow() {
         ControllerRole::Standby(reason) => Arc::clone(reason),
+        // Not reached: the desk publishes that it stands by before it refuses requests.
         ControllerRole::Leader { .. } => "it begins".into(),
     };
     let _ = request.answer.send(Err(AskError::Standby(reason)));

@@ -1,4 +1,5 @@
-//! Events: the smallest changes of a fabric. A store keeps them. Applying an event makes no decision, so each
+//! Events: the smallest changes of a fabric. The controller turns each command into events, applies them to the fabric,
+//! and stores them. A new leader applies the stored events again. Applying an event makes no decision, so each
 //! decision is made only once. A later release with other rules of placement thus reads the same fabric from
 //! the store.
 
@@ -56,11 +57,12 @@ pub enum Event {
     Pool { id: u16, settings: PoolSettings },
     /// Removes a pool. Its workers have no pool then.
     PoolGone { id: u16 },
-    /// Links a pool's rack to another spine, or to none.
+    /// Links a pool's rack to another spine, which then sends it the pool's tasks, or to none.
     Link { pool: u16, leaf: u16, spine: Option<u16> },
 }
 
-/// Updates the number of a pool's workers for one worker that it gained or lost.
+/// Updates `members`, the number of workers of each pool, for one worker that the pool gained or lost. Removes a
+/// number that becomes 0. Does nothing without a pool.
 fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) {
     let Some(pool) = pool else { return };
     let all = members.entry(pool).or_default();
@@ -74,7 +76,7 @@ impl Fabric {
     /// Applies an event. An event that changes or removes a missing object has no effect. Objects to which
     /// the changed one only refers are not checked.
     pub fn take(&mut self, event: &Event) {
-        // Updates `members` first, while the workers still have their old pools.
+        // Updates `members` first, because the workers still have their old pools then.
         match event {
             Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
             Event::LeafGone { id } => self.count_removed(*id, |_| true),
@@ -88,7 +90,7 @@ impl Fabric {
         self.change(event);
     }
 
-    /// Updates the numbers of members for workers that change their pool.
+    /// Updates `members` for workers that change from their present pools to `pool`.
     fn count_assigned(&mut self, leaf: u16, ids: &[u16], pool: Option<u16>) {
         let Some(leaf) = self.leaves.get(&leaf) else { return };
         for worker in ids.iter().filter_map(|id| leaf.workers.get(id)) {
@@ -97,7 +99,7 @@ impl Fabric {
         }
     }
 
-    /// Updates the numbers of members for removed workers of a rack.
+    /// Updates `members` for the workers of a rack that `is_removed` selects.
     fn count_removed(&mut self, leaf: u16, is_removed: impl Fn(&Worker) -> bool) {
         let Some(leaf) = self.leaves.get(&leaf) else { return };
         for worker in leaf.workers.values().filter(|worker| is_removed(worker)) {
@@ -139,12 +141,12 @@ impl Fabric {
             | Event::Workers { leaf, .. }
             | Event::Assign { leaf, .. } => {
                 let Some(leaf) = self.leaves.get_mut(leaf) else { return };
-                Arc::make_mut(leaf).take(event);
+                Arc::make_mut(leaf).apply(event);
             }
         }
     }
 
-    /// Removes a pool, and its workers from it.
+    /// Removes a pool. Its workers stay in their racks, without a pool.
     fn end_pool(&mut self, id: u16) {
         self.pools.remove(&id);
         self.members.remove(&id);
@@ -156,7 +158,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the events that lead from an empty fabric to this one.
+    /// Returns the events that lead from an empty fabric to this one. Each event refers only to objects of earlier
+    /// ones.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         let spine = |(&id, spine): (&u16, &Spine)| Event::Spine {
@@ -178,8 +181,8 @@ impl Fabric {
 }
 
 impl Leaf {
-    /// Applies an event of this rack.
-    fn take(&mut self, event: &Event) {
+    /// Applies an event of this rack. Ignores other events.
+    fn apply(&mut self, event: &Event) {
         match event {
             &Event::Server { ip, ref mac, registers, is_drained, .. } => {
                 let mac = mac.as_ref().and_then(|mac| mac.parse::<Mac>().ok());
@@ -187,6 +190,7 @@ impl Leaf {
             }
             Event::ServerGone { ip, .. } => {
                 self.servers.remove(ip);
+                // Collects the pools, because `count` borrows the whole leaf.
                 let pools: Vec<_> = { self.workers.extract_if(.., |_, one| one.server == *ip) }
                     .map(|(_, worker)| worker.pool)
                     .collect();

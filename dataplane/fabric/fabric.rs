@@ -1,6 +1,10 @@
 //! Desired state of a fabric at one version: spines, leaves, the servers of their racks, workers, pools, and
 //! the spine of each pool's rack.
 //!
+//! The controller keeps this state, and commands of operators change it. A rack is a leaf with its servers. A pool is a
+//! set of workers that serve one kind of task; its workers may be in several racks. A link assigns a rack of a pool to
+//! the spine that sends it the pool's tasks.
+//!
 //! Versions share unchanged leaves and pools, so a new version costs only its differences.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,43 +17,43 @@ use wedjat_core::wire::ether::Mac;
 
 use super::place::Placement;
 
-/// Spine.
+/// Spine: process that schedules tasks over leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spine {
     /// Address towards leaves.
     pub ip: IpAddr,
-    /// True if it is marked as down: no rack is linked to it.
+    /// True if it is marked as down, by an operator or the controller: no rack is linked to it.
     pub is_failed: bool,
 }
 
-/// Host of workers.
+/// Host of workers, in the rack of one leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// MAC address; `None` if the leaf finds it by ARP.
     pub mac: Option<Mac>,
-    /// True if its workers register themselves.
+    /// True if its workers register themselves at the leaf. They get no task before.
     pub registers: bool,
     /// True if it is drained: its workers get no new tasks, and no pool takes them.
     pub is_drained: bool,
 }
 
-/// Worker.
+/// Worker: thread or process of a server that serves tasks. Its id is unique in its rack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worker {
     /// Address of its server.
     pub server: IpAddr,
     /// Pool that it serves; `None` if no pool has it.
     pub pool: Option<u16>,
-    /// Relative speed.
+    /// Relative speed; 1 is the usual one.
     pub speed: f64,
 }
 
-/// Leaf and its rack.
+/// Leaf: process that schedules the tasks of one rack, with the servers and workers of that rack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaf {
     /// Address towards spines.
     pub ip: IpAddr,
-    /// True if it is marked as down: no pool has workers there.
+    /// True if an operator marked it as down: no pool has workers there.
     pub is_failed: bool,
     /// Servers of the rack.
     pub servers: BTreeMap<IpAddr, Server>,
@@ -92,7 +96,8 @@ impl Leaf {
         workers.filter(move |(_, worker)| is_free(worker)).map(|(&id, worker)| (id, worker))
     }
 
-    /// Updates the number of a pool's workers by `more`.
+    /// Adds `more`, which may be negative, to the number of workers that a pool has in this rack. Does nothing without
+    /// a pool.
     pub(super) fn count(&mut self, pool: Option<u16>, more: i64) {
         let Some(pool) = pool else { return };
         let count = self.pools.entry(pool).or_default();
@@ -120,20 +125,20 @@ pub struct PoolSettings {
     pub workers: usize,
     /// Placement of the workers among racks.
     pub placement: Placement,
-    /// Number of spines that its racks are linked to; 0 if clients send to leaves.
+    /// Desired number of spines that its racks are linked to; 0 if clients send to leaves.
     pub spines: usize,
     /// Address for the pool's tasks at all its spines.
     pub address: Option<IpAddr>,
-    /// Maximum size to which the pool grows by workers that register for it.
+    /// Maximum size, in workers, to which the pool grows by workers that register for it; 0 if it admits none.
     pub admits: usize,
 }
 
-/// Pool.
+/// Pool: its settings and links. The workers themselves name their pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Settings of the pool.
     pub settings: PoolSettings,
-    /// Id of the spine of each of its racks, by leaf.
+    /// Links: the id of the spine of each of its racks, by leaf. Empty if clients send to leaves.
     pub links: BTreeMap<u16, u16>,
 }
 
@@ -172,7 +177,7 @@ impl Fabric {
         self.members.get(&pool).copied().unwrap_or_default()
     }
 
-    /// Returns the spines that racks may be linked to, with the number of links of each.
+    /// Returns the spines that are up, to which racks may be linked, with the number of links of each.
     #[must_use]
     pub fn spine_links(&self) -> BTreeMap<u16, usize> {
         let up = self.spines.iter().filter(|(_, spine)| !spine.is_failed);
@@ -205,7 +210,8 @@ impl Fabric {
             .or_else(|| self.leaf_of(ip).map(|leaf| format!("a server of leaf {leaf}")))
     }
 
-    /// Returns the inconsistencies of the fabric, one line each. No sequence of commands causes any.
+    /// Returns the inconsistencies of the fabric, one line each. No sequence of commands causes any, and tests check
+    /// that.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -220,7 +226,7 @@ impl Fabric {
         faults
     }
 
-    /// Adds the inconsistencies of a leaf.
+    /// Adds the inconsistencies of a leaf. Counts its workers by pool and compares that with the stored numbers.
     fn check_leaf(&self, faults: &mut Vec<String>, id: u16, leaf: &Leaf) {
         let mut pools = BTreeMap::<u16, u32>::new();
         for (worker, entry) in &leaf.workers {
@@ -243,6 +249,7 @@ impl Fabric {
     fn check_pool(&self, faults: &mut Vec<String>, id: u16, pool: &Pool) {
         let racks: BTreeSet<u16> = self.racks(id).map(|(leaf, _)| leaf).collect();
         let up = self.spines.values().filter(|spine| !spine.is_failed).count();
+        // Number of spines with at least one link: a rack has one spine, so more spines than racks are useless.
         let spines = pool.settings.spines.min(racks.len()).min(up);
         let linked: BTreeSet<u16> = pool.links.keys().copied().collect();
         if linked != if spines == 0 { BTreeSet::new() } else { racks } {

@@ -2,8 +2,11 @@
 //! changes as an operator, and acknowledges it. While no controller answers, the node keeps its state and
 //! tries to connect.
 //!
+//! Each node also reports its registered and silent workers to the controller. A leaf reports silent spines, and
+//! workers that registered without being configured.
+//!
 //! A [`Position`] is a version of the fabric's desired state with the term of the leader that sent it. Terms
-//! number the leaders. A [`View`] is the part of the fabric that one node receives.
+//! number the leads of controllers. A [`View`] is the part of the fabric that one node receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,7 +37,7 @@ use super::generated as proto;
 use super::generated::follow_request::Message;
 use super::view::{NodeId, PoolView, Position, View};
 
-/// Delay before the next attempt to reach a controller: the first, and the maximum.
+/// Delay before the next round over all controllers: the first, and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// Delay before a node retries a version that it could apply only in part: workers must leave before others
 /// join.
@@ -50,9 +53,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of queued messages to the controller.
 const MESSAGES_MAX: usize = 64;
 
-/// Thread of a follower.
+/// Thread of a follower. Dropping it stops the thread.
 #[derive(Debug)]
 pub struct FollowerThread {
+    /// Set to true to stop the thread.
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -115,11 +119,12 @@ impl Drop for FollowerThread {
 
 /// State of a follower.
 struct Follower {
+    /// Addresses of the controllers, and the files of TLS.
     config: FollowConfig,
     node: NodeId,
-    /// Access to the node.
+    /// Queue of requests to the node, whose own thread executes them.
     handle: Handle,
-    /// Workers that registered at a leaf and are not configured.
+    /// Workers that registered at a leaf and are not configured. The leaf's cores fill the queue.
     unknown: Option<Arc<ArrayQueue<UnknownWorker>>>,
     /// Random number of this process. It tells the controller two processes of one node apart.
     instance: u64,
@@ -129,13 +134,15 @@ struct Follower {
     known: KnownState,
     /// Newest position received.
     position: Position,
-    /// True once the current connection has brought a message that the node took.
+    /// True once the current connection has brought a valid message.
     is_served: bool,
 }
 
-/// Connection to the controller: messages to it and from it.
+/// Connection to the controller.
 struct Link {
+    /// Messages to the controller.
     to: mpsc::Sender<proto::FollowRequest>,
+    /// Messages from the controller.
     from: Streaming<proto::FollowReply>,
 }
 
@@ -185,7 +192,7 @@ impl Follower {
         }
     }
 
-    /// Connects to a controller and sends the first message.
+    /// Connects to a controller and sends the first message. The error is the reason, for the log.
     async fn dial(&self, address: &ControllerAddress) -> Result<Link, String> {
         let tls: Option<&[PathBuf; 3]> = self.config.tls.as_ref();
         let mut client = connect(address, tls).await?;
@@ -215,6 +222,7 @@ impl Follower {
                     Progress::Retry(at) => tokio::time::sleep_until(at.into()).await,
                 }
             };
+            // True: apply the state. False: report observations.
             let must_apply = tokio::select! {
                 message = link.from.message() => match message {
                     Ok(Some(message)) => match self.receive(message) {
@@ -227,6 +235,7 @@ impl Follower {
                 () = retry => true,
                 _ = spine_check.tick() => false,
             };
+            // A leaf checks its spines at each tick, and its workers less often.
             let message = if must_apply {
                 self.apply(&mut progress, &mut last_refusal).await
             } else {
@@ -258,6 +267,7 @@ impl Follower {
             ));
         }
         let delta = convert::delta(message).map_err(|error| error.to_string())?;
+        // A snapshot replaces the view. Any other message is a delta to it.
         if snapshot {
             self.view = View::default();
         }
@@ -283,6 +293,7 @@ impl Follower {
                     NodeId::Agent(_) => FollowerKind::Agent(self.known.clone()),
                 };
                 self.handle.follow(wanted, follows, move |done| _ = answer.send(done));
+                // No answer: the node ends.
                 answered.await.ok()?
             }
             Err(reason) => Err(RequestError::Reload(reason)),
@@ -307,13 +318,14 @@ impl Follower {
         }
     }
 
-    /// Returns the node's observations of its spines and, if `with_workers`, of its workers. `None` if they are equal
-    /// to `before`, which is updated.
+    /// Returns the node's observations of its spines and, if `with_workers`, of its workers, as a message. `None` if
+    /// they are equal to `before`, the last reported ones, or if the node ends. Updates `before`.
     async fn changed_observations(
         &self,
         before: &mut proto::Seen,
         with_workers: bool,
     ) -> Option<Message> {
+        // Observations not renewed here stay as they were reported.
         let mut observations = before.clone();
         if with_workers {
             let (answer, answered) = oneshot::channel();
@@ -330,7 +342,8 @@ impl Follower {
         is_new.then_some(Message::Seen(observations))
     }
 
-    /// Returns the registrations of workers that are missing from the desired state, by server and pool.
+    /// Takes the queued registrations of workers that are missing from the desired state. Returns one message for each
+    /// server and pool.
     fn unknown_workers(&self) -> Vec<Message> {
         let mut by_server = BTreeMap::<_, BTreeSet<u32>>::new();
         while let Some(one) = self.unknown.as_ref().and_then(|unknown| unknown.pop()) {
@@ -348,7 +361,7 @@ impl Follower {
     }
 }
 
-/// Describes the end of a call.
+/// Describes the end of a call, for the log. tonic reports a lost connection as `Unknown` or `Cancelled`.
 fn status_text(status: &Status) -> String {
     match status.code() {
         Code::Unknown | Code::Cancelled => format!("the connection is lost ({})", status.message()),
@@ -356,7 +369,7 @@ fn status_text(status: &Status) -> String {
     }
 }
 
-/// Returns the workers that registered, and those that are silent or unreachable.
+/// Returns the observations of workers: those that registered, and those that are silent or unreachable.
 fn presences(node: &NodeSnapshot) -> proto::Seen {
     let mut found = proto::Seen::default();
     for member in node.snapshot.pools.iter().flat_map(|pool| &pool.members) {
@@ -371,7 +384,8 @@ fn presences(node: &NodeSnapshot) -> proto::Seen {
     found
 }
 
-/// Returns the state that a node should have, by its view.
+/// Returns the state that a node should have, by its view. It completes the view with objects that the controller does
+/// not send to this kind of node, and selects the policy for it.
 ///
 /// # Errors
 /// If this release does not know a policy. The error is the reason.
@@ -405,7 +419,7 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     let settings = &pool.settings;
     let parse = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
     let spine_policy: PolicySpec = parse(&settings.spine_policy)?;
-    // Rules by which a leaf reports its load to a spine with this policy.
+    // Rules of the load reports that a leaf sends to a spine with this policy.
     let signals = Protocol::below(&spine_policy);
     let policy = match node {
         NodeId::Leaf(_) => parse(&settings.policy)?,

@@ -1,4 +1,7 @@
 //! Lease of a leading controller: the time until which it may answer, measured by this machine's clock.
+//!
+//! Several controllers share a store, and one leads. etcd grants the lead for a limited time, and another controller
+//! may lead after it. So the store extends the lease with each confirmation, and each task of the controller checks it.
 
 use std::time::Duration;
 
@@ -6,7 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// Source of the time since the machine booted; tests pass their own.
+/// Source of the time since the machine booted; tests pass their own. A plain function, so that a lease can be cloned
+/// and sent to other threads.
 pub type Clock = fn() -> Duration;
 
 /// Maximum interval at which [`Lease::end`] reads the clock: tokio's timers do not count time during which
@@ -28,7 +32,7 @@ pub struct Lease {
     end: watch::Receiver<Duration>,
 }
 
-/// Extends and ends a [`Lease`].
+/// Extends and ends a [`Lease`]. The store holds it.
 #[derive(Clone, Debug)]
 pub struct Renewal {
     clock: Clock,
@@ -54,7 +58,7 @@ impl Lease {
         (self.clock)() < *self.end.borrow()
     }
 
-    /// Waits for the end of the lease.
+    /// Waits for the end of the lease, which may move meanwhile.
     pub async fn end(&mut self) {
         loop {
             let remaining = self.end.borrow_and_update().saturating_sub((self.clock)());
@@ -106,6 +110,7 @@ mod tests {
         assert!(!lease.holds());
         renewal.extend(Duration::from_secs(30));
         assert!(!lease.holds(), "a late answer of the store revives nothing");
+        // The holder may also end a lease early.
         let (renewal, lease) = Lease::new(clock, Duration::MAX);
         renewal.end();
         renewal.extend(Duration::from_secs(30));

@@ -1,5 +1,10 @@
-//! Controller: desired state of a whole fabric. One controller at a time changes it, a store keeps its
-//! versions, and spines, leaves and agents follow it. Nodes keep running without a controller.
+//! Controller of a fabric, and the part of a node that follows a controller.
+//!
+//! A fabric consists of nodes: leaves (schedule the tasks of one rack), spines (schedule tasks over leaves) and agents
+//! (give tasks to the workers of one host). The controller holds their desired state as numbered versions. `command`
+//! has the operators' commands, `decide` computes their effects, and `event` applies them. `desk` executes commands in
+//! turn while this controller is the leader, and `store` keeps each version. `service` sends each node its part over
+//! gRPC, and `follow` receives it there. Nodes keep running without a controller.
 #![deny(unsafe_code)]
 
 mod client;
@@ -39,6 +44,7 @@ pub use view::{NodeId, PoolView, Position, View};
 #[cfg(test)]
 mod tests;
 
+// Helpers that the tests of several crates share: an etcd with a proxy, and the timeout of tests.
 #[cfg(test)]
 #[path = "../../tests/etcd/mod.rs"]
 mod etcd;

@@ -1,5 +1,8 @@
-//! Placement: the racks that a pool's workers come from, and the spine of each of its racks. Pure functions
-//! of values.
+//! Placement: the racks that a pool's workers come from, and the spine of each of its racks.
+//!
+//! A rack is a leaf with its workers. A link assigns a rack of a pool to the spine that sends it the pool's tasks. The
+//! controller calls [`take`] for a pool that lacks workers, and [`link`] after its racks or the spines have changed.
+//! Both are pure functions of values.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -42,7 +45,7 @@ impl Placement {
 pub struct Rack {
     /// Its leaf.
     pub leaf: u16,
-    /// Number of workers that may be taken.
+    /// Number of workers that may be taken: in no pool, on a server that is not drained.
     pub free: usize,
     /// Number of workers that the pool has there already.
     pub has: usize,
@@ -50,13 +53,14 @@ pub struct Rack {
     pub size: usize,
 }
 
-/// Returns the number of workers to take from each rack, by leaf: `wanted` in all, or as many as are free.
+/// Returns the number of workers to take from each rack, by leaf. The sum is `wanted`, or the number of free workers if
+/// that is less. Racks without a worker to take are absent.
 #[must_use]
 pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16, usize> {
     match placement {
-        // The number of workers that the pool has in the rack.
+        // The share is the number of workers that the pool has in the rack.
         Placement::Spread => one_by_one(racks, wanted, |rack, taken| (rack.has + taken, 1)),
-        // The share of a rack's workers that the pool would have after the next one.
+        // The share is the fraction of the rack's workers that the pool would have with one more.
         Placement::Size => {
             one_by_one(racks, wanted, |rack, taken| (rack.has + taken + 1, rack.size.max(1)))
         }
@@ -64,7 +68,7 @@ pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16
     }
 }
 
-/// Fraction, compared exactly without rounding.
+/// Fraction: numerator, and denominator above 0. Its order is exact, without rounding.
 #[derive(PartialEq, Eq)]
 struct Share(usize, usize);
 
@@ -88,6 +92,8 @@ fn one_by_one(
     wanted: usize,
     share: impl Fn(&Rack, usize) -> (usize, usize),
 ) -> BTreeMap<u16, usize> {
+    // Entry of the heap. Its top is the maximum, and `Reverse` turns the smallest rank into the maximum. The last two
+    // elements give the popped rack and its number of workers taken so far.
     let rank = |index: usize, taken: usize| {
         let rack = &racks[index];
         let (part, whole) = share(rack, taken);
@@ -110,9 +116,11 @@ fn one_by_one(
 /// rack is the smallest that suffices.
 fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
     let mut remaining: Vec<_> = racks.iter().filter(|rack| rack.free > 0).collect();
+    // `has.min(1)` is 1 for a rack with workers of the pool, and 0 for others.
     remaining.sort_by_key(|rack| (Reverse(rack.has.min(1)), Reverse(rack.free), rack.leaf));
     let (mut taken, mut wanted) = (BTreeMap::new(), wanted);
     while wanted > 0 && !remaining.is_empty() {
+        // Only racks of the same group as the first one compete: racks with workers of the pool come first.
         let suffices =
             |rack: &&&Rack| rack.free >= wanted && rack.has.min(1) == remaining[0].has.min(1);
         let smallest = remaining.iter().filter(suffices).min_by_key(|rack| (rack.free, rack.leaf));
@@ -126,8 +134,10 @@ fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
     taken
 }
 
-/// Returns the spine of each of a pool's racks. `wanted` is the number of spines. Keeps as many of `links`, the
-/// current ones, as an even distribution allows. `spines` holds the number of links of each spine that is up.
+/// Returns the spine of each of a pool's racks, by leaf. `racks` holds the leaves, and `wanted` is the number of spines
+/// to use. Keeps as many of `links`, the pool's current ones, as an even distribution allows. Each change would move
+/// traffic. `spines` holds the spines that are up, with their numbers of links of all pools. Without a usable spine the
+/// result is empty.
 #[must_use]
 pub fn link(
     racks: &[u16],
@@ -140,10 +150,10 @@ pub fn link(
     let mut kept_links: Vec<_> =
         kept_links.filter(|(_, spine)| spines.contains_key(spine)).collect();
     // Chooses the spines that have most of this pool's links, then those with the fewest links of all pools.
-    let mut each = BTreeMap::<u16, usize>::new();
-    kept_links.iter().for_each(|(_, spine)| *each.entry(*spine).or_default() += 1);
-    let mut chosen: Vec<u16> = each.keys().copied().collect();
-    chosen.sort_by_key(|spine| (Reverse(each[spine]), *spine));
+    let mut counts = BTreeMap::<u16, usize>::new();
+    kept_links.iter().for_each(|(_, spine)| *counts.entry(*spine).or_default() += 1);
+    let mut chosen: Vec<u16> = counts.keys().copied().collect();
+    chosen.sort_by_key(|spine| (Reverse(counts[spine]), *spine));
     chosen.truncate(count);
     let mut other_spines: Vec<_> =
         spines.iter().filter(|(spine, _)| !chosen.contains(spine)).collect();
@@ -151,10 +161,11 @@ pub fn link(
     chosen.extend(other_spines.into_iter().map(|(spine, _)| *spine).take(count - chosen.len()));
     // Each spine has room for an equal share of the racks. If the division leaves a remainder, the first spines,
     // which have most of the pool's links, get one more.
-    let (share, more) = (racks.len() / count.max(1), racks.len() % count.max(1));
-    let room = |index: usize| share + usize::from(index < more);
+    let (share, rest) = (racks.len() / count.max(1), racks.len() % count.max(1));
+    let room = |index: usize| share + usize::from(index < rest);
     let mut room_left: BTreeMap<u16, usize> =
         chosen.iter().enumerate().map(|(index, &spine)| (spine, room(index))).collect();
+    // Drops the links to spines that are not chosen, and those beyond a spine's room.
     kept_links.retain(|(_, spine)| match room_left.get_mut(spine) {
         Some(room) if *room > 0 => {
             *room -= 1;
@@ -163,12 +174,12 @@ pub fn link(
         _ => false,
     });
     let mut result: BTreeMap<u16, u16> = kept_links.into_iter().collect();
-    // Adjacent racks go to one spine, like the racks of a pod.
-    let mut open =
+    // The remaining racks fill the rooms in order. So adjacent racks go to one spine, like the racks of a pod.
+    let mut free_rooms =
         chosen.into_iter().flat_map(|spine| std::iter::repeat_n(spine, room_left[&spine]));
     for leaf in racks {
         if !result.contains_key(leaf)
-            && let Some(spine) = open.next()
+            && let Some(spine) = free_rooms.next()
         {
             result.insert(*leaf, spine);
         }
@@ -192,8 +203,9 @@ mod tests {
         let taken =
             |wanted, placement| take(&racks, wanted, placement).into_iter().collect::<Vec<_>>();
         assert_eq!(taken(16, Placement::Spread), [(1, 4), (2, 4), (3, 4), (4, 4)]);
+        // Racks 1 and 2 have only 4 each. Racks 3 and 4 share the remaining 12.
         assert_eq!(taken(20, Placement::Spread), [(1, 4), (2, 4), (3, 6), (4, 6)]);
-        // 12 of 48 workers: a quarter of each rack.
+        // 12 workers of 48, so a quarter of each rack.
         assert_eq!(taken(12, Placement::Size), [(1, 1), (2, 1), (3, 2), (4, 8)]);
         // No rack has 40. The largest one comes first, then the smallest one with room for the rest.
         assert_eq!(taken(40, Placement::Pack), [(3, 8), (4, 32)]);
@@ -207,6 +219,7 @@ mod tests {
 
     #[test]
     fn packed_pool_grows_in_place_spread_pool_elsewhere() {
+        // The pool has two workers in rack 1 and none in rack 2.
         let racks = [Rack { has: 2, ..rack(1, 6) }, rack(2, 8)];
         assert_eq!(take(&racks, 2, Placement::Pack), [(1, 2)].into());
         assert_eq!(take(&racks, 2, Placement::Spread), [(2, 2)].into());
@@ -216,14 +229,15 @@ mod tests {
     // promise: controller.1
     #[test]
     fn links_are_even_and_stay_where_they_can() {
+        // Spine 3 has 5 links of other pools, so the pool's two spines are 1 and 2.
         let spines = BTreeMap::from([(1, 0), (2, 0), (3, 5)]);
         let racks: Vec<u16> = (10..18).collect();
         let first = link(&racks, &BTreeMap::new(), 2, &spines);
         let wanted = racks.iter().map(|&leaf| (leaf, if leaf < 14 { 1 } else { 2 })).collect();
         assert_eq!(first, wanted);
         // Spine 1 is down: spine 3 replaces it, and no other rack moves.
-        let left = BTreeMap::from([(2, 4), (3, 5)]);
-        let next = link(&racks, &first, 2, &left);
+        let up = BTreeMap::from([(2, 4), (3, 5)]);
+        let next = link(&racks, &first, 2, &up);
         assert!(racks.iter().all(|leaf| next[leaf] == if *leaf < 14 { 3 } else { 2 }), "{next:?}");
         // Only one spine is left, then none.
         assert!(link(&racks, &next, 2, &[(2, 4)].into()).values().all(|spine| *spine == 2));

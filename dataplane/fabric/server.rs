@@ -1,4 +1,5 @@
-//! Thread of a controller: its desk, which executes commands, and gRPC over a Unix socket and TCP.
+//! Thread of a controller. It runs two tasks: the desk, which executes commands while this controller leads, and the
+//! gRPC service over a Unix socket and TCP. The program `wedjat` starts one with [`Controller::start`].
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -63,10 +64,12 @@ impl From<SocketError> for ControllerError {
     }
 }
 
-/// Running controller.
+/// Running controller. Dropping it stops the controller.
 #[derive(Debug)]
 pub struct Controller {
+    /// Set to true to stop the thread.
     stop: watch::Sender<bool>,
+    /// Thread, with the error of the desk as its result. `None` once [`Self::ended`] has taken its result.
     thread: Option<JoinHandle<Result<(), StoreError>>>,
     /// TCP address at which it listens, if any.
     pub listen: Option<SocketAddr>,
@@ -76,6 +79,7 @@ pub struct Controller {
 
 /// Listeners of a controller.
 struct Listeners {
+    /// Unix socket that only its owner may use.
     socket: Option<OwnersSocket>,
     /// Listener for TCP, and the configuration of TLS, if clients must use it.
     listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
@@ -90,7 +94,8 @@ impl Controller {
         Self::start_as(config, false)
     }
 
-    /// Starts a controller that sends nodes the state of its store, including nodes with a newer version.
+    /// Starts a controller that sends nodes the state of its store, including nodes with a newer version. Operators use
+    /// it after they have restored the store from an old copy.
     ///
     /// # Errors
     /// Like [`Controller::start`].
@@ -172,7 +177,7 @@ fn connection_slots() -> Arc<ConnectionSlots> {
     ConnectionSlots::new(max, (max / 4).max(1))
 }
 
-/// Inputs of a controller's start.
+/// Inputs of a controller's start, except the store, whose type depends on the configuration.
 struct Parts {
     listeners: Listeners,
     /// Id of the controller.
@@ -182,7 +187,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Starts the thread with this store.
+    /// Starts the thread with this store. `listen` is the TCP address of the listener, if any.
     fn start<S: Store + 'static>(
         self,
         store: S,
@@ -232,6 +237,7 @@ async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<
         listen::run("controller", router, accepted, stopped.clone()).await;
     };
     let mut ended = stopped.clone();
+    // Limits the wait for open calls. The listeners themselves end at `stopped`.
     let stop = async {
         let _ = ended.wait_for(|stop| *stop).await;
         tokio::time::sleep(END_MAX).await;
@@ -240,7 +246,7 @@ async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<
     tokio::select! { _ = all => {}, () = stop => {} }
 }
 
-/// Adds the controller's services.
+/// Adds the controller's services: its calls, and reflection, by which tools such as grpcurl list them.
 fn services(mut server: GrpcServer, service: Service) -> GrpcRouter {
     let calls = FabricServer::new(service).max_decoding_message_size(REQUEST_MAX);
     let mut router = server.add_service(calls);

@@ -1,4 +1,9 @@
 //! gRPC service of a controller, for followers and operators.
+//!
+//! A follower is a node (leaf, spine or agent) with an open call to the controller: its session. The node sends a hello
+//! and then its acknowledgements and observations. The service sends the node's view, the part of the fabric that
+//! concerns it, and then deltas. Operators send commands and read the topology. The desk, another task, executes the
+//! commands. A standby, which is a controller without the lead, refuses all calls; the term numbers the leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -36,19 +41,19 @@ const REPLIES_MAX: usize = 4;
 /// Node that follows.
 #[derive(Debug)]
 struct Follower {
-    /// Random number of the node's process.
+    /// Random number of the node's process. It tells a reconnection from a second process with the same id.
     instance: u64,
     /// Dropped when the same process follows again, which ends the earlier session.
     _replaced: oneshot::Sender<()>,
-    /// Number of the node's session: one connection of it.
+    /// Number of the node's session; a session that replaces this one gets the next number.
     session: u64,
-    /// Newest version with a change for this node.
+    /// Newest version sent to this node. The service sends only versions that change the node's view.
     sent: u64,
     /// Version that the node has applied.
     version: u64,
     /// Reason why the node refuses its version; empty if it does not.
     refuses: String,
-    /// Observations that the node reported: silent workers and spines.
+    /// Observations that the node reported: registered and silent workers, and silent spines.
     seen: proto::Seen,
     /// Last logged reason why registered workers did not join.
     last_logged: String,
@@ -57,15 +62,19 @@ struct Follower {
 /// Nodes that follow, each with its latest session.
 type Followers = BTreeMap<NodeId, Follower>;
 
-/// Service for nodes and operators.
+/// Service for nodes and operators. Its clones share the followers and caches.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// Id of the controller.
     id: u16,
+    /// Queue of the desk's requests.
     requests: mpsc::Sender<CommandRequest>,
+    /// Role of this controller: standby, or leader with the current fabric.
     role: RoleReader,
+    /// Nodes with an open session.
     followers: Arc<Mutex<Followers>>,
-    /// Spines that have followed this process.
+    /// Spines that have followed this process. Only these may be marked as down: a spine that has not connected yet
+    /// after the controller's start may be alive.
     seen_spines: Arc<Mutex<BTreeSet<u16>>>,
     /// Cache of the pools that differ between two versions. Most nodes need the same pair at the same time.
     changed: Arc<Mutex<PoolDelta>>,
@@ -115,7 +124,7 @@ impl Service {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the pools that differ between two versions of one term.
+    /// Returns the pools that differ between two versions of one term, from the cache if possible.
     fn changed(&self, term: u64, before: &Fabric, now: &Fabric) -> Arc<[u16]> {
         let between = [term, before.version, now.version];
         let mut known = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,9 +134,9 @@ impl Service {
         Arc::clone(&known.1)
     }
 
-    /// Returns the message that brings a node to this version. `None` if nothing changes for the node. Updates the
-    /// node's `view`, and `before`, the term and the fabric of its last update. The first message of a term is a
-    /// whole snapshot.
+    /// Returns the message that brings a node from its `view` to this version. `None` if nothing changes for the node.
+    /// Updates `view`, and `before`, the term and the fabric of the last call. The first message of a term is a whole
+    /// snapshot, because another leader may have continued from another state.
     fn update_for(
         &self,
         node: NodeId,
@@ -135,6 +144,7 @@ impl Service {
         before: &mut Option<(u64, Arc<Fabric>)>,
         (term, fabric): (u64, &Arc<Fabric>),
     ) -> Option<proto::FollowReply> {
+        // `None` for the first call, and for the first one of a term.
         let old = before.replace((term, Arc::clone(fabric))).filter(|(old, _)| *old == term);
         let Some((_, old)) = old else {
             *view = fabric.view(node);
@@ -153,7 +163,7 @@ impl Service {
         Some(message)
     }
 
-    /// Returns the term and the current fabric.
+    /// Returns the term and the current fabric. Fails on a standby.
     fn leader_state(&self) -> Result<(u64, Arc<Fabric>), Status> {
         match self.role.now() {
             ControllerRole::Leader { term, fabric, .. } => Ok((term, fabric)),
@@ -161,7 +171,8 @@ impl Service {
         }
     }
 
-    /// Sends a command to the desk, unless a node has a newer version than the store.
+    /// Sends a command to the desk, unless a node has a newer version than the store: the store is then an old copy,
+    /// and a change of it would lose acknowledged changes.
     async fn execute(
         &self,
         command: Command,
@@ -271,6 +282,7 @@ impl Service {
         replies: mpsc::Sender<Result<proto::FollowReply, Status>>,
         mut replaced: oneshot::Receiver<()>,
     ) {
+        // The first `changed` returns at once, so the node gets a snapshot first.
         let mut role = self.role.restarted();
         let (mut view, mut before) = (View::default(), None::<(u64, Arc<Fabric>)>);
         loop {
@@ -299,6 +311,7 @@ impl Service {
                     Ok(Some(proto::FollowRequest { message: Some(message) })) => {
                         self.handle_message((node, session), message).await;
                     }
+                    // A message of a kind that this release does not know.
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
                 },
@@ -313,7 +326,7 @@ impl Service {
         followers.get_mut(&node).filter(|follower| follower.session == session).map(change);
     }
 
-    /// Processes a message of a follower.
+    /// Processes a message of a follower: stores its state, checks silent spines, and registers workers.
     async fn handle_message(&self, (node, session): (NodeId, u64), message: Message) {
         let update = |change: &dyn Fn(&mut Follower)| self.update_follower((node, session), change);
         match message {
@@ -374,7 +387,7 @@ impl Service {
         fabric.is_spine_down(id, |node| followers.contains_key(&node), reports_silent)
     }
 
-    /// Executes the registration of workers at a leaf. The error is the reason why they do not join.
+    /// Executes the registration of workers that a leaf reported. The error is the reason why they do not join.
     async fn register(&self, node: NodeId, register: &proto::Register) -> Result<(), String> {
         let NodeId::Leaf(leaf) = node else { return Err("it is no leaf".to_owned()) };
         let ip = convert::address(&register.server).map_err(|error| error.to_string())?;
@@ -384,8 +397,9 @@ impl Service {
         self.execute(command, None).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Returns the state of a node as the optional field of a message, always `Some`. A node that has applied all
-    /// messages to it counts as having `version`: versions without a change for it are not sent.
+    /// Returns the state of a node for the topology, as the optional field of a message, always `Some`. `version` is
+    /// the fabric's. A node that has applied all messages to it counts as having `version`: the service does not send
+    /// versions without a change for the node.
     fn node(followers: &Followers, node: NodeId, version: u64) -> Option<proto::Node> {
         let follower = followers.get(&node);
         Some(follower.map_or_else(proto::Node::default, |follower| proto::Node {
@@ -397,7 +411,7 @@ impl Service {
         }))
     }
 
-    /// Returns the topology with the states of all nodes.
+    /// Returns the topology for operators: the whole fabric with the states of its nodes.
     fn topology(&self, term: u64, fabric: &Fabric) -> proto::TopologyReply {
         let followers = self.followers();
         let node_state = |node| Self::node(&followers, node, fabric.version);
@@ -426,7 +440,7 @@ impl Service {
     }
 }
 
-/// Returns the servers of a rack for the topology.
+/// Returns the servers of a rack for the topology, with their workers and the states of their agents.
 fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::TopologyServer> {
     let mut workers = BTreeMap::<_, Vec<u16>>::new();
     leaf.workers
@@ -443,7 +457,7 @@ fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::Topol
     leaf.servers.iter().map(server).collect()
 }
 
-/// Returns a pool for the topology.
+/// Returns a pool for the topology, with its racks and their spines.
 fn pool(fabric: &Fabric, id: u16, pool: &Pool) -> proto::TopologyPool {
     let rack = |(leaf, workers)| proto::TopologyRack {
         leaf: u32::from(leaf),

@@ -1,4 +1,7 @@
 //! Tests of commands on a fabric: effects, refusals, and invariants.
+//!
+//! A command yields events, the smallest changes of a fabric. A view is the part of a fabric that one node receives. A
+//! link assigns a rack of a pool, that is a leaf with workers of the pool, to a spine.
 
 #[path = "../../tests/golden/mod.rs"]
 mod golden;
@@ -10,7 +13,7 @@ use wedjat_desired::state::Delta;
 
 use super::*;
 
-/// Returns the fabric after the commands.
+/// Returns the fabric after the commands, which begin with an empty one.
 fn build(commands: &[&str]) -> Fabric {
     let mut fabric = Fabric::default();
     for text in commands {
@@ -34,7 +37,8 @@ fn refusal(fabric: &Fabric, text: &str) -> String {
     error.to_string()
 }
 
-/// Returns two spines, and four leaves with two servers of four workers each.
+/// Returns a fabric with two spines, and four leaves (1 to 4) with two servers of four workers each: 32 workers.
+/// Workers 0 to 3 of each leaf are on a server whose workers register themselves.
 fn racks() -> Fabric {
     let mut commands =
         vec!["add-spine id=1 ip=10.0.0.1".to_owned(), "add-spine id=2 ip=10.0.0.2".to_owned()];
@@ -47,7 +51,7 @@ fn racks() -> Fabric {
     build(&commands.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Returns the racks of a pool with their numbers of workers.
+/// Returns the racks of a pool, each with its leaf and its number of workers in the pool.
 fn racks_of(fabric: &Fabric, pool: u16) -> Vec<(u16, u32)> {
     fabric.racks(pool).collect()
 }
@@ -63,9 +67,11 @@ fn pool_gets_workers_and_spines_by_strategy() {
         |leaf: u16| fabric.leaves[&leaf].workers.iter().filter(|(_, one)| one.pool == Some(7));
     assert_eq!(members(1).map(|(id, _)| *id).collect::<Vec<_>>(), [0, 4]);
     // Without an id, the pool gets the first free one: 1.
+    // It packs: 6 free workers of one rack, and 3 of another.
     let fabric = after(&fabric, "add-pool workers=9 policy=racksched placement=pack");
     assert_eq!(racks_of(&fabric, 1), [(1, 6), (2, 3)]);
     assert_eq!(fabric.pools[&1].settings.spine_policy, "racksched");
+    // Pool 1 has no spines. The speed of a rack at a spine is its number of workers.
     let view = fabric.view(NodeId::Spine(1));
     let racks: Vec<_> = view.workers.keys().copied().collect();
     assert_eq!(racks, [(Some(7), 1), (Some(7), 2)]);
@@ -82,6 +88,8 @@ fn pool_gets_workers_and_spines_by_strategy() {
 #[test]
 fn spine_is_down_after_all_heartbeats_end() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
+    // Pool 7 links leaves 1 and 2 to spine 1, and leaves 3 and 4 to spine 2. The second argument selects the
+    // following nodes, and the third one the leaves that report the spine as silent.
     let all = |_: NodeId| true;
     let all_but = |lost: &'static [NodeId]| move |node: NodeId| !lost.contains(&node);
     let (first, second) = (NodeId::Spine(1), NodeId::Spine(2));
@@ -94,8 +102,8 @@ fn spine_is_down_after_all_heartbeats_end() {
     assert!(
         fabric.is_spine_down(1, all_but(&[NodeId::Spine(1), NodeId::Leaf(2)]), |leaf| leaf != 2)
     );
-    let nobody = all_but(&[NodeId::Spine(1), NodeId::Leaf(1), NodeId::Leaf(2)]);
-    assert!(!fabric.is_spine_down(1, nobody, |_| true));
+    let without_leaves = all_but(&[NodeId::Spine(1), NodeId::Leaf(1), NodeId::Leaf(2)]);
+    assert!(!fabric.is_spine_down(1, without_leaves, |_| true));
     // No other spine could replace it.
     assert!(!fabric.is_spine_down(1, move |node| node != first && node != second, |_| true));
     let failed = after(&fabric, "fail-spine id=2");
@@ -111,6 +119,7 @@ fn only_failed_parts_are_replaced() {
     assert!(failed.pools[&7].links.values().all(|spine| *spine == 2));
     let restored = after(&failed, "restore-spine id=1");
     assert_eq!(restored.pools[&7].links.values().filter(|spine| **spine == 1).count(), 2);
+    // Other racks replace the two workers of leaf 2. Its return moves none back.
     let without_leaf = after(&fabric, "fail-leaf id=2");
     assert_eq!(racks_of(&without_leaf, 7), [(1, 3), (3, 3), (4, 2)]);
     assert_eq!(without_leaf.view(NodeId::Leaf(2)), View::default());
@@ -141,6 +150,7 @@ fn registered_workers_join_an_admitting_pool() {
     // Repeating the command changes nothing.
     let same = "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1".parse().unwrap();
     assert_eq!(joined.decide(&same).unwrap(), (Vec::new(), joined.clone()));
+    // A registration from an unknown server adds the server.
     let new = after(&joined, "register leaf=1 ip=10.0.1.99 pool=7 workers=40");
     let server = &new.leaves[&1].servers[&"10.0.1.99".parse().unwrap()];
     assert!(server.registers && new.members(7) == 3);
@@ -219,7 +229,7 @@ fn drained_server_is_marked_and_gives_no_workers() {
     );
 }
 
-/// Generates a command, valid or not, on a small fabric.
+/// Generates a command, valid or not. Its few ids let commands of a sequence often refer to the same objects.
 fn any_command() -> impl Strategy<Value = String> {
     let (id, pool) = (0..4_u16, 1..4_u16);
     let placement = prop::sample::select(vec!["spread", "pack", "size"]);
@@ -254,7 +264,7 @@ fn any_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns all nodes that can exist.
+/// Returns all nodes that the commands of [`any_command`] can create, and some that they cannot.
 fn nodes() -> Vec<NodeId> {
     let ids = (0..4).flat_map(|id| [NodeId::Spine(id), NodeId::Leaf(id)]);
     ids.chain((1..12).map(|ip| NodeId::Agent([10, 3, 0, ip].into()))).collect()
@@ -266,10 +276,12 @@ proptest! {
     fn random_commands_keep_the_fabric_consistent(
         commands in prop::collection::vec(any_command(), 1..60),
     ) {
+        // Fabric of the commands, and the one that results from the stored events.
         let mut fabric = Fabric::default();
         let mut stored = Fabric::default();
+        // Each node with its view and the fabric that it received last.
         let mut views: Vec<_> = nodes().into_iter().map(|node| (node, View::default(), Fabric::default())).collect();
-        for (at, text) in commands.iter().enumerate() {
+        for (round, text) in commands.iter().enumerate() {
             let Ok((events, next)) = fabric.decide(&text.parse().unwrap()) else { continue };
             prop_assert_eq!(next.contradictions(), Vec::<String>::new(), "{}", text);
             prop_assert_eq!(next.version, fabric.version + u64::from(!events.is_empty()));
@@ -279,15 +291,15 @@ proptest! {
             read.iter().for_each(|event| stored.take(event));
             stored.version = next.version;
             prop_assert_eq!(&stored, &next);
-            // A third of the nodes receives the version after each command. The others receive it after each second
-            // or third command.
-            for (which, (node, view, received)) in views.iter_mut().enumerate() {
-                if (at + which) % (1 + which % 3) == 0 {
+            // A third of the nodes receives each version, a third each second one, and a third each third one.
+            for (index, (node, view, received)) in views.iter_mut().enumerate() {
+                if (round + index) % (1 + index % 3) == 0 {
                     let now = next.view(*node);
                     let delta = Delta::between(view, &now);
                     let changed = next.changed_pools(received);
-                    if let Some(soon) = next.delta_of_pools(received, *node, view, &changed) {
-                        prop_assert_eq!(&soon, &delta);
+                    // The short computation, where it is possible, agrees with the comparison of whole views.
+                    if let Some(quick_delta) = next.delta_of_pools(received, *node, view, &changed) {
+                        prop_assert_eq!(&quick_delta, &delta);
                     }
                     view.apply(delta);
                     prop_assert_eq!(&*view, &now);
@@ -296,6 +308,7 @@ proptest! {
             }
             fabric = next;
         }
+        // The events of a whole fabric create it again.
         let mut again = Fabric { version: fabric.version, ..Fabric::default() };
         fabric.events().iter().for_each(|event| again.take(event));
         prop_assert_eq!(again, fabric);

@@ -1,7 +1,9 @@
-//! View of one node: its part of a fabric.
+//! View of one node: its part of a fabric. The controller sends a node its view, then the deltas between the views of
+//! successive versions.
 //!
 //! A spine sees its pools and the racks linked to it. A leaf sees the pools, servers and workers of its rack. An
-//! agent sees the pools and workers of its host.
+//! agent sees the pools and workers of its host. A view has only workers with a pool. A pool's rack is linked to the
+//! spine that sends it the pool's tasks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +14,7 @@ use wedjat_desired::state::{Delta, Desired, Server, Worker};
 
 use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
 
-/// Node of a fabric.
+/// Node of a fabric: a process that follows the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeId {
     /// Spine, by id.
@@ -55,12 +57,13 @@ impl fmt::Display for Position {
 pub struct PoolView {
     /// Settings of the pool.
     pub settings: PoolSettings,
-    /// For a leaf: the spine that the pool is linked to, with its address.
+    /// For a leaf: id and address of the spine that this rack of the pool is linked to. `None` at other nodes.
     pub spine: Option<(u16, IpAddr)>,
 }
 
-/// Part of a fabric that one node receives. The key of a worker is `(None, worker)`. The workers of a spine's pool are
-/// racks, with key `(Some(pool), leaf)`; the speed of a rack is its number of workers in the pool.
+/// Part of a fabric that one node receives. `Desired` has the pools, servers and workers of a node. The key of a worker
+/// is `(None, worker)`. The workers of a spine's pool are racks, with key `(Some(pool), leaf)`; the speed of a rack is
+/// its number of workers in the pool.
 pub type View = Desired<PoolView>;
 
 impl Fabric {
@@ -93,6 +96,7 @@ impl Fabric {
                 // The leaf sends no more tasks to a drained server. Its workers still serve the tasks in
                 // flight and in the queue.
                 view.workers.values_mut().for_each(|worker| worker.is_drained = false);
+                // Only leaves exchange heartbeats with spines.
                 view.pools.values_mut().for_each(|pool| pool.spine = None);
                 view
             }
@@ -110,11 +114,12 @@ impl Fabric {
     }
 
     /// Returns the delta from `old_view`, the leaf's view of the fabric `before`, to its view of this fabric. Compares
-    /// only the `changed` pools. Removed pools need no entry: the removal of a pool with workers in the rack changes
-    /// the rack.
+    /// only the pools `changed`, the result of [`Self::changed_pools`]. Most changes are of pools, so this spares the
+    /// controller the whole views of many leaves. Removed pools need no entry: the removal of a pool with workers in
+    /// the rack changes the rack.
     ///
-    /// `None`: the caller must compare the whole views. That is so for spines and agents, for a leaf that is not in both
-    /// fabrics, and after a change of the rack or of the spines.
+    /// `None`: the caller must compare the whole views. That is so for spines and agents, for a leaf that is not in
+    /// both fabrics, and after a change of the rack or of the spines.
     #[must_use]
     pub fn delta_of_pools(
         &self,
@@ -138,14 +143,15 @@ impl Fabric {
         Some(delta)
     }
 
-    /// Returns a pool in this leaf's view; `None` for an unknown pool.
+    /// Returns a pool in this leaf's view, with the spine that it is linked to; `None` for an unknown pool.
     fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
         let entry = self.pools.get(&pool)?;
         let spine = entry.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
         Some(PoolView { settings: entry.settings.clone(), spine })
     }
 
-    /// Returns the view of a rack with the workers of the servers that `is_wanted` accepts.
+    /// Returns the view of the rack of leaf `id`, with the workers of the servers that `is_wanted` accepts. Omits
+    /// workers without a pool, and servers and pools without such workers.
     fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(IpAddr) -> bool) -> View {
         let (mut view, mut last_server) = (View::default(), None);
         for (&worker, state) in leaf.workers.iter().filter(|(_, state)| is_wanted(state.server)) {

@@ -1,4 +1,8 @@
-//! Checks before a start whether the machine and the configuration allow it, and names the fix of each problem.
+//! Checks before a start whether the machine and the configuration allow it, and names the fix of each problem. The
+//! command `wedjat doctor` prints the findings.
+//!
+//! A dispatcher is a core that polls ports. An agent gives tasks to the workers of its host, through a region, the
+//! memory that it shares with them. A batch job is background work on the workers' CPUs, held in a cgroup.
 //!
 //! The checks of the machine read files below [`Request::root`] and start nothing. So tests can use made-up machines,
 //! and users can run the checks beside a running leaf. Two checks do more for a moment: one writes a file beside the
@@ -31,19 +35,19 @@ pub use ports::probe;
 pub struct Request {
     /// `/`, or the folder of a made-up machine.
     pub root: PathBuf,
-    /// CPUs of the dispatchers.
+    /// CPUs of the dispatcher cores.
     pub cores: Vec<usize>,
     /// Devices of the ports: PCI addresses or virtual devices, with or without arguments.
     pub devices: Vec<String>,
     /// Arguments for EAL.
     pub eal: Vec<String>,
-    /// Shared state file.
+    /// Path of the state file, in which the node publishes its state to other processes.
     pub state: Option<PathBuf>,
     /// Warnings of the configuration: [`NodeConfig::warnings`].
     pub warnings: Vec<String>,
     /// Group that may read the state file.
     pub state_group: Option<u32>,
-    /// Region that an agent's workers attach to.
+    /// Path of the region that an agent's workers attach to.
     pub region: Option<PathBuf>,
     /// TCP addresses of the control interface.
     pub control: ControlConfig,
@@ -135,7 +139,7 @@ impl Finding {
     }
 }
 
-/// Runs all checks. Returns their findings in the order of the table.
+/// Runs all checks of a planned start. Returns their findings in the order in which [`render`] prints them.
 pub fn run(request: &Request) -> Vec<Finding> {
     let machine = Machine { root: &request.root };
     let devices: Vec<Device> =
@@ -166,7 +170,7 @@ pub fn would_fail(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.status == Status::Fail)
 }
 
-/// Formats the findings as a table, with each fix on the line below.
+/// Formats the findings as a table, with each fix on the line below its finding.
 pub fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -180,7 +184,7 @@ pub fn render(findings: &[Finding]) -> String {
     text
 }
 
-/// Files of a machine.
+/// Files of a machine. Paths of its methods are relative to its root.
 struct Machine<'a> {
     /// `/`, or the folder of a made-up machine.
     root: &'a Path,
@@ -207,7 +211,7 @@ impl Machine<'_> {
         self.text(path).parse().ok()
     }
 
-    /// Returns the sorted names in a folder.
+    /// Returns the sorted names in a folder; none if it cannot be read.
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -240,7 +244,8 @@ struct Device {
     name: String,
     /// Driver, for example `net_memif` of `net_memif0`; `None` for a PCI address.
     driver: Option<String>,
-    /// Name with arguments. Without a comma if neither the configuration nor EAL's arguments create the device.
+    /// Name with arguments, `net_memif0,role=server`. Without a comma if neither the configuration nor EAL's arguments
+    /// create the device.
     text: String,
 }
 
@@ -248,6 +253,7 @@ impl Device {
     /// Creates a device. Arguments in the configuration precede those of EAL.
     fn new(device: &str, eal: &[String]) -> Self {
         let name = vdev::name(device);
+        // EAL accepts `--vdev=DEVICE`, and `--vdev DEVICE` as two words.
         let from_eal = eal.iter().find_map(|word| {
             let text = word.strip_prefix("--vdev=").unwrap_or(word);
             // EAL also creates a device without arguments. The comma then still marks the device as created.
@@ -288,7 +294,7 @@ fn full_address(name: &str) -> String {
     if lacks_domain { format!("0000:{name}") } else { name.to_owned() }
 }
 
-/// Checks for free hugepages.
+/// Checks for free hugepages and their file system. A node without NICs also runs on ordinary memory.
 fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
     const NAME: &str = "hugepages";
     let folder = "sys/kernel/mm/hugepages";
@@ -321,7 +327,7 @@ fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
     }
 }
 
-/// Checks the capabilities that the drivers need.
+/// Reports the user, and checks the capabilities that the drivers need. With NICs, also checks locked memory and VFIO.
 fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     // Numbers of capabilities (capabilities(7)).
     const NET_ADMIN: u32 = 12;
@@ -344,6 +350,7 @@ fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     };
     let raw = machine.has_capability(NET_RAW);
     need("net_af_packet", raw, "cap_net_raw");
+    // Kernels before CAP_BPF use CAP_SYS_ADMIN.
     let bpf = machine.has_capability(BPF) || machine.has_capability(SYS_ADMIN);
     let xdp = raw && bpf && machine.has_capability(NET_ADMIN);
     need("net_af_xdp", xdp, "cap_net_admin,cap_net_raw,cap_bpf");
@@ -358,6 +365,7 @@ fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
 
 /// Checks the limit of locked memory. VFIO locks all memory of a process that a device may access.
 fn memory_lock(machine: &Machine) -> Finding {
+    // Number of the capability to lock memory beyond the limit.
     const CAP_IPC_LOCK: u32 = 14;
     let limits = machine.text("proc/self/limits");
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
@@ -370,7 +378,8 @@ fn memory_lock(machine: &Machine) -> Finding {
     Finding::warn("locked memory", format!("limited to {limit} bytes; VFIO may need more"), fix)
 }
 
-/// Checks VFIO, through which a process drives a NIC.
+/// Checks VFIO, through which a process drives a NIC. VFIO needs an IOMMU, or its mode without one, which does not
+/// protect the machine's memory from the NIC.
 fn vfio(machine: &Machine) -> Finding {
     let unsafe_mode = machine.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode") == "Y";
     if !machine.exists("dev/vfio/vfio") {
@@ -423,7 +432,8 @@ fn cores(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     findings
 }
 
-/// Checks for other load on the CPU of a dispatcher: another dispatcher on its physical core, or the kernel's work.
+/// Checks for other load on the CPU `core` of a dispatcher: another dispatcher on its physical core, or the kernel's
+/// work. `name` is the finding's name.
 fn disturbance(machine: &Machine, name: &str, core: usize, dispatchers: &[usize]) -> Finding {
     let siblings =
         machine.text(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"));
@@ -520,12 +530,12 @@ fn bound_driver(machine: &Machine, device: &Device) -> Option<String> {
     driver.file_name().map(|name| name.to_string_lossy().into_owned())
 }
 
-/// Returns the kernel driver that a NIC needs if DPDK's driver works beside the kernel's. Such a NIC is not found under
-/// vfio-pci.
+/// Returns the kernel driver beside which DPDK's driver of a NIC works (bifurcated). DPDK does not find such a NIC
+/// under vfio-pci. Returns `None` for other NICs, which DPDK drives alone.
 fn bifurcated_driver(machine: &Machine, device: &Device) -> Option<&'static str> {
     let folder = format!("sys/bus/pci/devices/{}", device.name);
     match machine.text(&format!("{folder}/vendor")).as_str() {
-        // NVIDIA Mellanox. The device ids of ConnectX-3 (0x1003, 0x1004, 0x1007) begin so.
+        // NVIDIA Mellanox. The device ids of ConnectX-3 (0x1003, 0x1004, 0x1007) begin with 0x100.
         "0x15b3" if machine.text(&format!("{folder}/device")).starts_with("0x100") => {
             Some("mlx4_core")
         }
@@ -535,7 +545,8 @@ fn bifurcated_driver(machine: &Machine, device: &Device) -> Option<&'static str>
     }
 }
 
-/// Returns true if a process drives the device through VFIO. The other ways are a kernel driver beside DPDK's, and UIO.
+/// Returns true if a process has to drive the device through VFIO. False for virtual devices, for a NIC whose kernel
+/// driver stays (bifurcated), and for one that is bound to a UIO driver.
 fn needs_vfio(machine: &Machine, device: &Device) -> bool {
     let without_vfio = |driver: &str| {
         BIFURCATED.contains(&driver) || PASSING_DRIVERS.contains(&driver) && driver != "vfio-pci"
@@ -545,7 +556,7 @@ fn needs_vfio(machine: &Machine, device: &Device) -> bool {
         && !bound_driver(machine, device).is_some_and(|driver| without_vfio(&driver))
 }
 
-/// Checks that a NIC exists and has a usable driver.
+/// Checks that a NIC exists and has a usable driver. `name` is the finding's name.
 fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     if fs::symlink_metadata(machine.path(&format!("sys/bus/pci/devices/{}", device.name))).is_err()
     {
@@ -576,8 +587,9 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Checks that the kernel interface of a device exists and is up.
+/// Checks that the kernel interface of an AF_PACKET or AF_XDP device exists and is up. `name` is the finding's name.
 fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
+    // Bit of an interface that is up, in its flags (netdevice(7)).
     const IFF_UP: u32 = 1;
     let Some(interface) = device.argument("iface") else {
         return Finding::fail(
@@ -613,7 +625,7 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Checks that the capture file that a device replays exists.
+/// Checks that the capture file that a net_pcap device replays exists. `name` is the finding's name.
 fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     match device.argument("rx_pcap") {
         Some(file) if !machine.exists(file) => {
@@ -658,7 +670,9 @@ fn state(path: &Path, group: Option<u32>) -> Finding {
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
+    // A limit of file sizes then gives an error. Otherwise its signal would end this process.
     let written = within_limits(|| {
+        // A file that is removed when it goes out of scope.
         let mut trial = Scratch::file(path, group)?;
         trial.item_mut().write_all(&vec![0; 1 << 20])
     });
@@ -688,6 +702,7 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
         let found = "the only CPU is the dispatcher's, which is never idle";
         return Finding::fail(NAME, found, "take [cosched] out, or give this process another CPU");
     }
+    // Fails before the agent runs.
     let Ok(monitor) = AgentMonitor::open(&job.agent, job.objective) else {
         return Finding::ok(NAME, "those that the agent's workers will be pinned to");
     };
@@ -702,7 +717,8 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
     }
 }
 
-/// Checks that the cgroups can hold batch jobs like this one.
+/// Checks that the cgroups can hold batch jobs like this one: mounted, writable, and with the controllers that its
+/// policy needs. A policy decides the share of CPU time of the job. Policy `idle` needs no controller.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
     let hierarchies = Hierarchies::below(machine.root, FolderFunctions::REAL);
@@ -733,8 +749,8 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
             "leave out cosched.class, or have the workers ask for real time",
         );
     }
-    // A batch job also runs without further controllers. Without cpuacct, which version 2 does not need, only
-    // the figures of CPU time are missing.
+    // A batch job also runs without further controllers. Without cpuacct, which version 2 does not need, only its CPU
+    // time is unknown.
     let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
     match missing[..] {
         [] => Finding::ok(NAME, "all controllers that limit batch jobs"),
@@ -746,7 +762,7 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
     }
 }
 
-/// Checks that the address belongs to this machine and is free.
+/// Checks that the address belongs to this machine and is free. `key` is its key in the configuration.
 fn listening(key: &str, address: SocketAddr) -> Finding {
     match TcpListener::bind(address) {
         Ok(_) => Finding::ok(key, format!("{address} is free")),
@@ -757,7 +773,7 @@ fn listening(key: &str, address: SocketAddr) -> Finding {
     }
 }
 
-/// Parses a set of CPUs in the kernel's form: `0-3,8`.
+/// Parses a set of CPUs in the kernel's form: `0-3,8`. Skips invalid parts.
 fn cpu_list(text: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -840,19 +856,19 @@ mod tests {
             }
         }
 
-        /// Binds a NIC to a kernel driver.
+        /// Binds a NIC to a kernel driver: its folder in sysfs has a link to the driver.
         fn bind(&self, address: &str, driver: &str) {
             let link = self.0.path().join(format!("sys/bus/pci/devices/{address}/driver"));
             let _ = fs::remove_file(&link);
             std::os::unix::fs::symlink(format!("../../drivers/{driver}"), link).unwrap();
         }
 
-        /// Returns the machine for the checks.
+        /// Returns the machine as the checks take it.
         fn machine(&self) -> Machine<'_> {
             Machine { root: self.0.path() }
         }
 
-        /// Checks a device.
+        /// Checks that a device, as in the configuration, exists or can be created.
         fn presence(&self, device: &str) -> Finding {
             presence(&self.machine(), &Device::new(device, &[]))
         }
@@ -878,7 +894,9 @@ mod tests {
     #[test]
     fn findings_equal_the_golden_file() {
         let mut text = String::new();
+        // The machine has the first two devices. The third one lacks arguments, and the fourth one does not exist.
         let names = ["03:00.0", "net_af_xdp0,iface=veth0", "net_memif0", "0000:09:00.0"];
+        // Appends the findings about a machine to the text.
         let mut show = |title: &str, fake: &Fake| {
             let machine = fake.machine();
             let all = devices(&names);
@@ -893,6 +911,7 @@ mod tests {
         };
         let fake = Fake::new();
         show("a prepared machine", &fake);
+        // An ordinary user without capabilities, on CPUs 0 and 1 only.
         fake.write(
             "proc/self/status",
             "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-1\n",
@@ -941,14 +960,14 @@ mod tests {
     #[test]
     fn batch_job_requirements_are_checked() {
         let fake = Fake::new();
-        let setting = |policy| BatchSettings {
+        let settings = |policy| BatchSettings {
             agent: "host1".to_owned(),
             policy,
             objective: Objective::default(),
             setup: Setup::built_in(),
             processes: 10,
         };
-        let job = Job::new(setting(Policy::Guard));
+        let job = Job::new(settings(Policy::Guard));
         let found = |job: &Job| cgroups(&fake.machine(), job);
         assert!(
             found(&job).status == Status::Fail && found(&job).found.contains("none is mounted")
@@ -956,7 +975,7 @@ mod tests {
         fake.write("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
         fake.write("sys/fs/cgroup/cgroup.controllers", "pids\n");
         assert!(found(&job).found.contains("no controller cpu"), "{:?}", found(&job));
-        let idle = Job::new(setting(Policy::Idle));
+        let idle = Job::new(settings(Policy::Idle));
         assert!(found(&idle).status == Status::Warn && found(&idle).found.contains("cpu, cpuset"));
         fake.write("sys/fs/cgroup/cgroup.controllers", "cpu cpuset pids\n");
         assert_eq!(found(&job).status, Status::Ok);
@@ -971,14 +990,14 @@ mod tests {
     // promise: batch.2
     #[test]
     fn batch_jobs_need_a_core_beside_the_dispatchers() {
-        let setting = BatchSettings {
+        let settings = BatchSettings {
             agent: "no-such-agent-of-this-test".to_owned(),
             policy: Policy::Guard,
             objective: Objective::default(),
             setup: Setup::built_in(),
             processes: 10,
         };
-        let found = |cores: &[usize]| batch_cores(&Job::new(setting.clone()), cores);
+        let found = |cores: &[usize]| batch_cores(&Job::new(settings.clone()), cores);
         assert_eq!(found(&cpus::usable()).status, Status::Fail);
         // No worker of the agent exists before the agent runs.
         assert!(found(&[]).status == Status::Ok && found(&[]).found.contains("will be"));
@@ -999,29 +1018,29 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_are_disturbed_are_warned_about() {
+    fn disturbed_dispatcher_cores_get_a_warning() {
         let fake = Fake::new();
-        let warned = |cores_wanted: &[usize], text: &str| {
-            let findings = cores(&fake.machine(), cores_wanted);
+        let assert_warned = |dispatchers: &[usize], text: &str| {
+            let findings = cores(&fake.machine(), dispatchers);
             assert_eq!(worst(&findings), Status::Warn);
             assert!(render(&findings).contains(text), "{}", render(&findings));
         };
-        warned(&[3], "not isolated");
+        assert_warned(&[3], "not isolated");
         fake.write("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1-2");
-        warned(&[1, 2], "shares a physical core with dispatcher core 2");
+        assert_warned(&[1, 2], "shares a physical core with dispatcher core 2");
         fake.write("sys/devices/system/cpu/isolated", "0-3");
-        warned(&[0, 1, 2, 3], "take every CPU");
+        assert_warned(&[0, 1, 2, 3], "take every CPU");
     }
 
     #[test]
     fn hugepages_matter_to_nics_only() {
         let fake = Fake::new();
-        let of = |names: &[&str]| hugepages(&fake.machine(), &devices(names)).status;
+        let status = |names: &[&str]| hugepages(&fake.machine(), &devices(names)).status;
         fake.write("proc/mounts", "");
-        assert_eq!(of(&[]), Status::Warn, "free but not mounted");
+        assert_eq!(status(&[]), Status::Warn, "free but not mounted");
         fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0");
-        assert_eq!(of(&["net_memif0"]), Status::Ok);
-        assert_eq!(of(&["03:00.0"]), Status::Warn);
+        assert_eq!(status(&["net_memif0"]), Status::Ok);
+        assert_eq!(status(&["03:00.0"]), Status::Warn);
     }
 
     #[test]
@@ -1029,39 +1048,39 @@ mod tests {
         let fake = Fake::new();
         fake.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n");
         fake.write("proc/self/limits", "Max locked memory    8388608   8388608   bytes\n");
-        let of = |names: &[&str]| permissions(&fake.machine(), &devices(names));
-        assert_eq!(worst(&of(&["net_memif0"])), Status::Ok);
+        let findings = |names: &[&str]| permissions(&fake.machine(), &devices(names));
+        assert_eq!(worst(&findings(&["net_memif0"])), Status::Ok);
         // DPDK also accepts the old prefix `eth_` of a driver.
-        assert!(render(&of(&["eth_af_packet0"])).contains("setcap cap_net_raw+ep"));
-        assert!(would_fail(&of(&["net_af_xdp0"])));
-        assert_eq!(worst(&of(&["03:00.0"])), Status::Warn, "locked memory");
+        assert!(render(&findings(&["eth_af_packet0"])).contains("setcap cap_net_raw+ep"));
+        assert!(would_fail(&findings(&["net_af_xdp0"])));
+        assert_eq!(worst(&findings(&["03:00.0"])), Status::Warn, "locked memory");
     }
 
     #[test]
     fn only_vfio_needs_an_iommu() {
         let fake = Fake::new();
         fake.remove("sys/class/iommu");
-        let of = |names: &[&str]| permissions(&fake.machine(), &devices(names));
+        let check = |names: &[&str]| permissions(&fake.machine(), &devices(names));
         let is_refused = |names: &[&str]| {
-            let findings = of(names);
+            let findings = check(names);
             would_fail(&findings) && render(&findings).contains("iommu=pt")
         };
         assert!(is_refused(&["03:00.0"]));
         for driver in ["mlx4_core", "mlx5_core", "mana", "uio_pci_generic", "igb_uio"] {
             fake.bind("0000:03:00.0", driver);
-            assert!(!would_fail(&of(&["03:00.0"])), "{driver}");
-            // No such NIC: another one is assumed to need VFIO.
+            assert!(!would_fail(&check(&["03:00.0"])), "{driver}");
+            // The machine lacks the second NIC. A NIC with an unknown driver counts as one for VFIO.
             assert!(is_refused(&["03:00.0", "04:00.0"]), "{driver}");
         }
         fake.bind("0000:03:00.0", "ixgbe");
         assert!(is_refused(&["03:00.0"]), "it is to be bound to vfio-pci");
-        // NVIDIA Mellanox: bound to a wrong driver, which another finding says.
+        // NVIDIA Mellanox. The finding of the device itself reports the wrong driver.
         fake.write("sys/bus/pci/devices/0000:03:00.0/vendor", "0x15b3\n");
-        assert!(!would_fail(&of(&["03:00.0"])));
+        assert!(!would_fail(&check(&["03:00.0"])));
     }
 
     #[test]
-    fn devices_are_looked_for_where_they_live() {
+    fn each_kind_of_device_is_checked() {
         let fake = Fake::new();
         for (device, status, text) in [
             ("0000:09:00.0", Status::Fail, "no such PCI device"),
@@ -1107,7 +1126,7 @@ mod tests {
     }
 
     #[test]
-    fn eals_arguments_describe_devices_too() {
+    fn eal_arguments_also_describe_devices() {
         let eal = [
             "--vdev".to_owned(),
             "net_memif0,role=server".to_owned(),
@@ -1116,17 +1135,18 @@ mod tests {
         assert_eq!(Device::new("net_memif0", &eal).argument("role"), Some("server"));
         assert!(Device::new("net_null1", &eal).has_arguments());
         assert!(!Device::new("net_memif1", &eal).has_arguments());
-        let both = Device::new("net_memif0,role=client", &eal);
+        let in_both = Device::new("net_memif0,role=client", &eal);
         assert_eq!(
-            both.argument("role"),
+            in_both.argument("role"),
             Some("client"),
             "the configuration's arguments precede those of EAL"
         );
     }
 
     #[test]
-    fn remote_nics_clocks_and_governors_are_warned_about() {
+    fn remote_nic_clock_and_governor_get_warnings() {
         let fake = Fake::new();
+        // The NIC is on NUMA node 0, which has the CPUs 0 and 1.
         let remote = numa(&fake.machine(), &devices(&["03:00.0"])[0], &[1, 3]).unwrap();
         assert_eq!(
             (remote.status, remote.fix.as_str()),
@@ -1199,13 +1219,13 @@ mod tests {
     }
 
     #[test]
-    fn cpu_lists_are_the_kernels() {
+    fn kernel_cpu_list_is_parsed() {
         assert_eq!(list(&cpu_list("0-2,5,7-8")), "0,1,2,5,7,8");
         assert!(cpu_list("").is_empty());
     }
 
     #[test]
-    fn the_table_puts_the_fix_below() {
+    fn fix_is_below_its_finding() {
         let findings = [Finding::ok("a", "fine"), Finding::fail("long", "broken", "mend it")];
         assert_eq!(
             render(&findings),
@@ -1215,7 +1235,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn unknown_driver_fails_on_this_machine() {
         let request = Request { devices: vec!["net_none0,x=y".to_owned()], ..Request::default() };
         let findings = run(&request);
         assert!(findings.iter().any(|finding| finding.name == "libdpdk"));

@@ -26,6 +26,7 @@ fn beat(learner: &mut Learner, loads: &[f32], drawn: Counts<'_>) -> f32 {
     learner.beat(loads, reward, drawn).map_or(f32::NAN, |beat| beat.td_error)
 }
 
+/// Runs beats of one learner. Prints the mean error, so that the compiler does not remove the work.
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<usize>());
     let (Some(Ok(nodes @ 1..=NODES_MAX)), Some(Ok(beats))) = (numbers.next(), numbers.next())
@@ -39,10 +40,12 @@ fn main() -> ExitCode {
     let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
     let mut error_sum = 0.0;
     for _ in 0..beats {
+        // A random walk without drift: steps of -5e-5 to 5e-5, never below a load of 0.
         for load in &mut loads {
             *load = (*load + (rng.next_u32() % 1000) as f32 * 1e-7 - 5e-5).max(0.0);
         }
-        let mut drawn = |most| (0..nodes).map(|_| rng.next_u32() % most).collect::<Vec<_>>();
+        // Draws of each node: 0 to 2 for fresh tasks, 0 or 1 for stealing.
+        let mut drawn = |bound| (0..nodes).map(|_| rng.next_u32() % bound).collect::<Vec<_>>();
         let (migrations, steals) = (drawn(3), drawn(2));
         error_sum +=
             beat(&mut learner, &loads, Counts { migrations: &migrations, steals: &steals });

@@ -1,4 +1,5 @@
-//! Random draws from a discrete distribution.
+//! Random draws from a discrete distribution: the node that a policy chooses. The caller sets the probabilities once per
+//! beat (learning step), and draws for each fresh task and each search for work.
 
 use crate::vec8::{VEC8_LEN, Vec8, vec8, zeros};
 
@@ -41,8 +42,8 @@ impl Choice {
     pub fn draw(&self, uniform: f32) -> usize {
         let mut count = [0_u32; VEC8_LEN];
         for sums in &self.sums {
-            // Results of comparisons as integers, in the bits of floats, so that the loop becomes vector
-            // instructions.
+            // Each comparison gives the integer 1 or 0, stored as the bits of a float, because `vec8` holds floats. The
+            // compiler turns the loop into vector instructions.
             let is_below = vec8(|index| f32::from_bits(u32::from(sums[index] <= uniform)));
             for (count, bits) in count.iter_mut().zip(is_below) {
                 *count += bits.to_bits();
@@ -64,11 +65,13 @@ mod tests {
         let mut probabilities = [0.0; 11];
         (probabilities[2], probabilities[7], probabilities[9]) = (0.25, 0.5, 0.249_999);
         choice.set(&probabilities);
+        // Evenly spaced numbers from 0 to below 1, so that the counts are exact.
         let mut counts = [0; 11];
         for step in 0..4000 {
             counts[choice.draw(step as f32 / 4000.0)] += 1;
         }
         assert_eq!((counts[2], counts[7], counts[9]), (1000, 2000, 1000));
+        // The largest f32 below 1 exceeds the probabilities' sum of 0.999_999.
         assert_eq!(choice.draw(0.999_999_94), 9, "the last index gets the rest");
         assert_eq!(choice.draw(0.0), 2);
     }

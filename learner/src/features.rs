@@ -125,6 +125,7 @@ impl Features {
         second[..self.nodes].copy_from_slice(stored);
 
         let (loads, loads_repeated) = (&self.loads, &self.loads_repeated);
+        // The four powers. `loads_repeated` begins with the loads of `loads`.
         let (powers, rest) = self.critic.split_at_mut(4 * loads.len());
         let (load, powers) = powers.split_at_mut(loads.len());
         let (square, powers) = powers.split_at_mut(loads.len());
@@ -133,6 +134,8 @@ impl Features {
         multiply(simd, square, loads, loads_repeated);
         multiply(simd, cube, square, loads_repeated);
         multiply(simd, fourth, square, square.as_flattened());
+        // Products of pairs, by distance: `index` 0 has each node's product with the next one. Padding of `loads` is 0, so
+        // that the products' padding is, too.
         let (pairs, rest) = rest.split_at_mut(Order::distances(self.nodes) * loads.len());
         for (index, product) in pairs.chunks_exact_mut(loads.len()).enumerate() {
             multiply(simd, product, loads, &loads_repeated[index + 1..]);
@@ -142,6 +145,7 @@ impl Features {
         let (opposite, rest) = rest.split_at_mut(rest.len() - 1);
         if !opposite.is_empty() {
             multiply(simd, opposite, loads, &loads_repeated[half..]);
+            // The second half would repeat the pairs of the first.
             opposite.as_flattened_mut()[half..].fill(0.0);
         }
         rest[0][0] = 1.0;
@@ -157,6 +161,7 @@ impl Features {
         let (live, _) = S::as_simd_f32s(self.live.as_flattened());
         let (keys, _) = S::as_mut_simd_f32s(self.rank_keys.as_flattened_mut());
         for (key, (load, live)) in keys.iter_mut().zip(loads.iter().zip(live)) {
+            // The load of a live node; 0 - 1 for an absent one.
             *key = simd.add_f32s(*load, simd.sub_f32s(*live, one));
         }
         let all = &self.rank_keys.as_flattened()[..self.nodes];
@@ -192,6 +197,7 @@ impl Features {
         for (feature, before) in
             self.actor.iter_mut().zip(&self.before.as_flattened()[..self.nodes])
         {
+            // The conversion by way of `i32` is one vector instruction.
             *feature = self.rank_features[*before as i32 as usize % RANKS_MAX];
         }
         self.actor[self.nodes..2 * self.nodes].copy_from_slice(loads);
@@ -199,7 +205,7 @@ impl Features {
     }
 }
 
-/// Positions of the nodes in a vector.
+/// Position of each value in a vector of nodes.
 const POSITIONS: [f32; VEC8_LEN] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
 /// Index in [`Features::critic`] of each critic feature, in the order of Malcolm's released program: for each node the
@@ -213,6 +219,7 @@ impl Order {
         // Number of stored values per kind, padding included.
         let width = nodes.div_ceil(VEC8_LEN) * VEC8_LEN;
         let mut order = Vec::with_capacity(critic_len(nodes));
+        // Index of the first product, and of the first product at exactly half the number of nodes.
         let pairs = 4 * width;
         let opposite = pairs + Self::distances(nodes) * width;
         for node in 0..nodes {
@@ -227,8 +234,9 @@ impl Order {
                 });
             }
         }
+        // The constant 1 begins the last vector.
         order.push((Self::vec8s(nodes) - 1) * VEC8_LEN);
-        Self(order.into_iter().map(|at| at as u16).collect())
+        Self(order.into_iter().map(|index| index as u16).collect())
     }
 
     /// Returns the number of distances below half the number of nodes. At each such distance, each pair of nodes occurs
@@ -246,7 +254,7 @@ impl Order {
     /// Iterates over `values`, stored as the features are, in this order.
     pub fn in_order<'a>(&'a self, values: &'a [Vec8]) -> impl ExactSizeIterator<Item = &'a f32> {
         let values = values.as_flattened();
-        self.0.iter().map(|&at| &values[usize::from(at)])
+        self.0.iter().map(|&index| &values[usize::from(index)])
     }
 
     /// Calls `set` with the index at which each value is stored, and the value. The values are in this order.
@@ -305,7 +313,7 @@ mod tests {
             let expected_sum: f64 = expected.iter().map(|&one| f64::from(one)).sum();
             assert_eq!(stored_sum, expected_sum, "{nodes}: other stored values are 0");
             let mut indices = std::collections::BTreeSet::new();
-            order.for_each_stored_index(&values, |at, _| assert!(indices.insert(at)));
+            order.for_each_stored_index(&values, |index, _| assert!(indices.insert(index)));
             assert_eq!(indices.len(), critic_len(nodes));
         }
     }
@@ -330,12 +338,14 @@ mod tests {
     fn absent_nodes_are_excluded() {
         let mut some = Features::new(4);
         some.set_live(1, false);
+        // The load 7 of the absent node does not count.
         some.set_loads(Scalar::new(), &[1.0, 7.0, 0.0, 9.0]);
         some.rank(Scalar::new());
         let three = features(&[1.0, 0.0, 9.0]);
         let (some, three) = (some.actor(), three.actor());
         assert_eq!([some[0], some[2], some[3]], three[..3]);
         assert_eq!((some[1], some[5]), (0.0, 0.0));
+        // Rank, load and constant of a single node.
         let alone = features(&[3.0]);
         assert_eq!(alone.actor()[..3], [0.0, 3.0, 1.0]);
     }

@@ -1,4 +1,5 @@
-//! Beats (learning steps) of one batch, stored until their gradient is needed.
+//! Beats (learning steps) of one batch, stored until their gradient is needed. Each of a node's two actors (policies) has
+//! a [`History`], which the actor fills at each beat and applies at the end of a batch.
 //!
 //! The method is actor-critic with eligibility traces. In a beat the node draws nodes for tasks from an actor's
 //! probabilities. Vector d holds, for each node, its fraction of the draws minus its probability, scaled by the caller.
@@ -114,6 +115,7 @@ impl History {
         let (traces, _) = S::as_mut_simd_f32s(traces.as_flattened_mut());
         let (gradient, _) = S::as_mut_simd_f32s(gradient.as_flattened_mut());
         let features = &self.features[..self.drawn_count * self.rows];
+        // First column of the block, counted in machine vectors.
         let mut first = 0;
         while first < row_vectors {
             let block = BLOCK.min(row_vectors - first);
@@ -123,6 +125,7 @@ impl History {
                 let (gradient_weight, trace_weight) = weights[usize::from(self.drawn_beats[index])];
                 let (gradient_weight, trace_weight) =
                     (simd.splat_f32s(gradient_weight), simd.splat_f32s(trace_weight));
+                // For each beat: the block's differences for the gradient, then those for the traces.
                 let weighted_differences =
                     &mut weighted_differences[2 * block * index..][..2 * block];
                 for (vector, difference) in differences[first..first + block].iter().enumerate() {
@@ -284,7 +287,7 @@ mod tests {
     #[test]
     fn batched_beats_equal_single_beats() {
         // Arbitrary values from -0.5 to 0.5.
-        let value = |at: usize| ((at * 7919 + 13) % 997) as f32 / 997.0 - 0.5;
+        let value = |index: usize| ((index * 7919 + 13) % 997) as f32 / 997.0 - 0.5;
         for row_vec8s in 1..=9 {
             for count in [1, 2, 20, BEATS_MAX] {
                 let (rows, columns) = (5, row_vec8s * VEC8_LEN);
@@ -294,18 +297,19 @@ mod tests {
                         let draw_factor = if beat % 3 == 1 { 0.0 } else { 1.0 };
                         let features = (0..rows).map(|row| value(beat * 31 + row)).collect();
                         let differences =
-                            (0..columns).map(|at| draw_factor * value(beat * 57 + at)).collect();
+                            (0..columns).map(|column| draw_factor * value(beat * 57 + column)).collect();
                         (features, differences, value(beat))
                     })
                     .collect();
                 let (expected_traces, expected_gradient) = by_beats(rows, columns, &beats);
+                // With the machine's vectors, and value by value.
                 for vectors in [true, false] {
                     let mut history = History::new(rows, row_vec8s);
                     let mut traces = vec![[0.25; VEC8_LEN]; rows * row_vec8s];
                     let mut gradient = vec![[0.5; VEC8_LEN]; rows * row_vec8s];
                     for (beat, (features, differences, error)) in beats.iter().enumerate() {
-                        if let Some(to) = history.store(features, *error, beat % 3 != 1) {
-                            to.as_flattened_mut().copy_from_slice(differences);
+                        if let Some(stored) = history.store(features, *error, beat % 3 != 1) {
+                            stored.as_flattened_mut().copy_from_slice(differences);
                         }
                     }
                     assert_eq!(history.is_full(), count == BEATS_MAX);

@@ -175,7 +175,7 @@ impl Actor {
         features: &[f32],
         (decay, sharpness, error): (f32, f32, f32),
     ) {
-        // The caller sets the counts, so that their sum must not panic.
+        // Wraps around, because counts of the caller that overflow must not cause a panic.
         let total = drawn.iter().fold(0_u32, |total, count| total.wrapping_add(*count));
         if let Some(differences) = self.history.store(features, error, total > 0) {
             let draw_weight = simd.splat_f32s(sharpness / total as f32);
@@ -216,6 +216,7 @@ impl Actor {
 /// Learner of one node; see the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct Learner {
+    /// Settings of its creation.
     settings: Settings,
     /// Vector instructions of the machine.
     vectors: Arch,
@@ -225,8 +226,11 @@ pub struct Learner {
     order: Order,
     /// Critic's features at the last beat; zeros before the first.
     last_features: Box<[Vec8]>,
+    /// Weights of the critic's features. Their inner product with the features is the value of a state.
     critic: Parameters,
+    /// Policy that gives the destination of a fresh task.
     migration: Actor,
+    /// Policy that gives the node to ask for a task.
     stealing: Actor,
     /// Estimate of the mean reward.
     average_reward: f32,
@@ -346,10 +350,10 @@ impl Learner {
         self.order.for_each_stored_index(critic, |index, value| critic_values[index] = value);
         for (actor, values) in [(&mut self.migration, migration), (&mut self.stealing, stealing)] {
             let width = actor.width();
-            let to = actor.parameters.values.as_flattened_mut();
+            let stored = actor.parameters.values.as_flattened_mut();
             for (node, values) in values.chunks_exact(actor_len).enumerate() {
-                let column = to[node..].iter_mut().step_by(width);
-                column.zip(values).for_each(|(to, value)| *to = *value);
+                let column = stored[node..].iter_mut().step_by(width);
+                column.zip(values).for_each(|(stored, value)| *stored = *value);
             }
         }
         self.decide();
@@ -547,7 +551,7 @@ impl WithSimd for Learn<'_> {
     }
 }
 
-/// Fills `values` with random numbers, uniform in +-1/sqrt(count).
+/// Fills `values` with random numbers, uniform in +-1/sqrt(count), the usual start of a layer with `count` inputs.
 fn uniform(values: &mut [f32], count: usize, rng: &mut impl Rng) {
     let bound = 1.0 / (count as f32).sqrt();
     for value in values {
@@ -589,6 +593,7 @@ mod tests {
             let mut learners = [(); 2].map(|()| {
                 Learner::new(Settings::new(nodes), &mut Xoshiro256PlusPlus::seed_from_u64(1))
             });
+            // The second learner computes value by value.
             learners[1].vectors = Arch::Scalar;
             for _ in 0..200 {
                 let load = |_| (rng.next_u32() % 1000) as f32 * 1e-5;

@@ -1,4 +1,8 @@
 //! Optimizers: stochastic gradient ascent at each beat (learning step), or AdamW once per batch of beats.
+//!
+//! The learner has three sets of [`Parameters`]: those of the critic, which estimates values, and of two actors (policies).
+//! Their gradients come from eligibility traces, decaying sums over past beats. [`Steps`] tells when a batch ends and
+//! gives the factors of its [`Step`].
 
 use pulp::Simd;
 
@@ -26,6 +30,7 @@ pub enum Schedule {
 /// Position in a schedule.
 #[derive(Clone, Copy, Debug)]
 struct Annealing {
+    /// The schedule.
     schedule: Schedule,
     /// Length of the current period in steps.
     period: u32,
@@ -89,23 +94,26 @@ pub enum Optimizer {
 /// Factors of one AdamW step.
 #[derive(Clone, Copy)]
 pub struct Step {
+    /// Constants of the optimizer.
     constants: AdamW,
     /// Learning rate, with the schedule's factor.
     rate: f32,
     /// Factor on the parameters, for weight decay.
     decay: f32,
-    /// Bias corrections of the two means.
+    /// Bias corrections of the means of gradient and squared gradient. The means start at 0, and are too small at first.
     corrections: (f32, f32),
 }
 
 /// Counter of beats and AdamW steps, shared by all parameters.
 #[derive(Clone, Debug)]
 pub struct Steps {
+    /// Constants of the optimizer.
     constants: AdamW,
+    /// Position in the schedule of learning rates.
     annealing: Annealing,
     /// Number of beats in the current batch.
     beats: u32,
-    /// beta1 and beta2 to the power of the number of steps, for bias corrections.
+    /// beta1 and beta2 to the power of the number of steps, for bias corrections. They are close to 1 at first, hence `f64`.
     powers: (f64, f64),
 }
 
@@ -113,12 +121,13 @@ impl Steps {
     /// Creates a counter before the first step.
     pub fn new(constants: AdamW) -> Self {
         let schedule = constants.schedule;
+        // At least 1, because the phase is divided by it.
         let period = if let Schedule::Cosine { period, .. } = schedule { period.max(1) } else { 1 };
         let annealing = Annealing { schedule, period, step: 0 };
         Self { constants, annealing, beats: 0, powers: (1.0, 1.0) }
     }
 
-    /// Returns the weight of one beat's gradient in its batch.
+    /// Returns the weight of one beat's gradient in the mean of its batch.
     pub fn share(&self) -> f32 {
         1.0 / self.constants.batch.max(1) as f32
     }
@@ -141,7 +150,7 @@ impl Steps {
         self.annealing.next()
     }
 
-    /// Returns the factors of a step for parameters with this rate.
+    /// Returns the factors of a step for parameters with this learning rate. `multiplier` is the schedule's factor.
     pub fn step(&self, rate: f32, multiplier: f32) -> Step {
         let correction = |power: f64| (1.0 / (1.0 - power)) as f32;
         Step {
@@ -156,6 +165,7 @@ impl Steps {
 /// Parameters with their traces, gradient and moments.
 #[derive(Clone, Debug)]
 pub struct Parameters {
+    /// Current values.
     pub values: Box<[Vec8]>,
     /// Eligibility traces: decaying sums of the features of past beats, for the actors times their draws.
     pub traces: Box<[Vec8]>,
@@ -187,7 +197,7 @@ impl Parameters {
         }
     }
 
-    /// Returns traces and gradient.
+    /// Returns traces and gradient, to which the actors' `History` adds a batch of beats.
     #[inline(always)]
     pub fn sums(&mut self) -> (&mut [Vec8], &mut [Vec8]) {
         (&mut self.traces, &mut self.gradient)
@@ -202,14 +212,15 @@ impl Parameters {
         let square = &mut self.square.as_flattened_mut()[..mean.len()];
         let gradient = &mut self.gradient.as_flattened_mut()[..mean.len()];
         let values = &mut self.values.as_flattened_mut()[..mean.len()];
-        for at in 0..mean.len() {
-            let slope = gradient[at];
-            mean[at] = flush_tiny(beta1 * mean[at] + (1.0 - beta1) * slope);
-            square[at] = flush_tiny(beta2 * square[at] + (1.0 - beta2) * (slope * slope));
-            let direction =
-                mean_correction * mean[at] / ((square_correction * square[at]).sqrt() + epsilon);
-            values[at] = step.decay * values[at] + step.rate * direction;
-            gradient[at] = 0.0;
+        // Equal lengths spare the loop its bounds checks. Means of tiny magnitude become 0: subnormal numbers are slow.
+        for index in 0..mean.len() {
+            let slope = gradient[index];
+            mean[index] = flush_tiny(beta1 * mean[index] + (1.0 - beta1) * slope);
+            square[index] = flush_tiny(beta2 * square[index] + (1.0 - beta2) * (slope * slope));
+            let direction = mean_correction * mean[index]
+                / ((square_correction * square[index]).sqrt() + epsilon);
+            values[index] = step.decay * values[index] + step.rate * direction;
+            gradient[index] = 0.0;
         }
     }
 
@@ -219,7 +230,7 @@ impl Parameters {
         self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = flush_tiny(*trace));
     }
 
-    /// Takes a step along the gradient of one beat, and clears the gradient.
+    /// Takes a step of stochastic gradient ascent, for [`Optimizer::Sgd`], and clears the gradient.
     #[inline(always)]
     pub fn follow(&mut self, rate: f32) {
         let values = self.values.as_flattened_mut().iter_mut();
@@ -253,6 +264,7 @@ mod tests {
         let mut features = zeros(9);
         (features[0][0], features[0][1], features[1][0]) = (1.0, -4.0, 1e-3);
         parameters.trace(pulp::Scalar::new(), 0.6, &features, 0.5 * steps.share());
+        // The second of two beats ends the batch.
         assert!(!steps.is_due() && steps.is_due());
         let multiplier = steps.multiplier();
         parameters.step(&steps.step(0.01, multiplier));

@@ -1,6 +1,10 @@
 //! Reward of a beat (learning step): imbalance of the nodes' loads, and costs of migrated and stolen tasks.
+//!
+//! A migrated task is sent to another node on arrival. A stolen task is handed to an idle node at its request. Each node
+//! computes the reward with [`Reward`] and passes it to its learner.
 
-/// Returns the mean squared difference of two nodes' loads, divided by `scale`; 0 for fewer than two nodes.
+/// Returns the mean squared difference of two nodes' loads, over all pairs; 0 for fewer than two nodes. `scale` is the
+/// factor by which the caller multiplied the loads. The division by it gives the result the unit of the loads.
 #[must_use]
 pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
     let count = loads.len() as f64;
@@ -11,7 +15,8 @@ pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
         let load = f64::from(*load);
         (sum + load, squares + load * load)
     });
-    // The sum of (a - b)^2 over all pairs is count * squares - sum^2.
+    // The sum of (a - b)^2 over all pairs is count * squares - sum^2. There are count * (count - 1) / 2 pairs. Rounding
+    // may make a sum of 0 negative.
     let pairs = count * squares - sum * sum;
     (2.0 / (count * (count - 1.0)) * pairs.max(0.0) / f64::from(scale)) as f32
 }
@@ -29,7 +34,7 @@ pub struct Events {
     pub failed_steals: u32,
 }
 
-/// Cost of each event.
+/// Cost of each kind of event, in loads before the multiplication by `scale`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Cost of a migrated task.
@@ -63,16 +68,18 @@ pub enum Utility {
 /// Reward computation over successive beats.
 #[derive(Clone, Debug)]
 pub struct Reward {
-    /// Unit of the loads.
+    /// Factor by which the caller multiplied the loads.
     scale: f32,
+    /// Cost of each kind of event.
     costs: Costs,
+    /// Definition of the utility.
     utility: Utility,
     /// Imbalance at the last beat.
     before: f32,
 }
 
 impl Reward {
-    /// Creates a reward for loads that were multiplied by `scale`. The reward then is in the same unit.
+    /// Creates a reward for loads that the caller multiplied by `scale`. Rewards have the unit of these loads.
     #[must_use]
     pub fn new(scale: f32, costs: Costs, utility: Utility) -> Self {
         Self { scale, costs, utility, before: 0.0 }
@@ -109,7 +116,7 @@ mod tests {
     fn equal_loads_are_balanced_and_pairs_count_once() {
         assert_eq!((imbalance(&[], 1.0), imbalance(&[3.0], 1.0)), (0.0, 0.0));
         assert_eq!(imbalance(&[0.5; 7], 1e-3), 0.0);
-        // (1 + 4 + 1) * 2 / (3 * 2)
+        // Three pairs with squared differences of 1, 4 and 1, by the formula 2 / (3 * 2) * (1 + 4 + 1).
         assert_eq!(imbalance(&[0.0, 1.0, 2.0], 1.0), 2.0);
         assert_eq!(imbalance(&[0.0, 1.0, 2.0], 0.5), 4.0);
     }
@@ -127,6 +134,7 @@ mod tests {
         // share the cost.
         let cost = reward.of(&[0.0, 0.0], &events);
         assert!((cost + 1e-3 / 2.0 * (4e-4 + 20.0)).abs() < 1e-9, "{cost}");
+        // A lasting imbalance costs the same at each beat.
         let mut level = Reward::new(1e-3, Costs::default(), Utility::Level);
         let rewards = [level.of(&[0.0, 1e-3], &nothing), level.of(&[0.0, 1e-3], &nothing)];
         assert!(rewards.iter().all(|reward| (reward + 1e-3).abs() < 1e-9), "{rewards:?}");

@@ -1,4 +1,4 @@
-//! Tests of the learner: valid probabilities, learning from rewards, exchange of critics, and refused input.
+//! Tests of the learner, by which a node chooses other nodes for its tasks: valid probabilities, learning from rewards, exchange of critics, and refused input.
 
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -16,7 +16,7 @@ fn critic_of(learner: &Learner) -> Vec<f32> {
     learner.critic().copied().collect()
 }
 
-/// Learns from a beat with one draw of each node. Returns the critic's error.
+/// Learns from a beat (learning step) in which both policies drew each node once. Returns the critic's error.
 fn beat(learner: &mut Learner, loads: &[f32], reward: f32) -> Result<f32, BeatError> {
     let ones = vec![1; learner.settings().nodes];
     let drawn = Counts { migrations: &ones, steals: &ones };
@@ -24,11 +24,14 @@ fn beat(learner: &mut Learner, loads: &[f32], reward: f32) -> Result<f32, BeatEr
 }
 
 /// Checks that the probabilities sum to 1, and are 0 for absent nodes.
-fn assert_probabilities(of: &[f32], live: &[bool]) {
-    let sum: f32 = of.iter().sum();
-    assert!((sum - 1.0).abs() < 1e-5, "{sum}: {of:?}");
-    for (probability, is_live) in of.iter().zip(live) {
-        assert!(if *is_live { *probability >= 0.0 } else { *probability == 0.0 }, "{of:?}");
+fn assert_probabilities(probabilities: &[f32], live: &[bool]) {
+    let sum: f32 = probabilities.iter().sum();
+    assert!((sum - 1.0).abs() < 1e-5, "{sum}: {probabilities:?}");
+    for (probability, is_live) in probabilities.iter().zip(live) {
+        assert!(
+            if *is_live { *probability >= 0.0 } else { *probability == 0.0 },
+            "{probabilities:?}"
+        );
     }
 }
 
@@ -57,6 +60,7 @@ proptest! {
             prop_assert!(beat.td_error.is_finite());
             assert_probabilities(learner.migration(), &live);
             assert_probabilities(learner.stealing(), &live);
+            // Draws never return an absent node.
             let mut choice = Choice::new(nodes);
             choice.set(learner.migration());
             for step in 0..32 {
@@ -104,6 +108,7 @@ fn overflowing_sums_keep_the_own_critic() {
     let mut learner = learner(3, 1);
     let own = critic_of(&learner);
     let largest = vec![f32::MAX; own.len()];
+    // The sum of two is infinite.
     for _ in 0..2 {
         learner.receive_critic(&largest).unwrap();
     }
@@ -117,7 +122,7 @@ fn invalid_numbers_are_refused() {
     let mut learner = learner(3, 1);
     beat(&mut learner, &[1e-3, 0.0, 2e-3], 1e-4).unwrap();
     let before = format!("{learner:?}");
-    for (loads, reward, says) in [
+    for (loads, reward, message) in [
         (&[1.0, f32::NAN, 1.0][..], 0.0, "loads 1 is NaN; allowed: finite numbers"),
         (&[1.0, 1.0, f32::INFINITY], 0.0, "loads 2 is inf"),
         (&[-1.0, 1.0, 1.0], 0.0, "load 0 is -1; allowed: 0 and more"),
@@ -125,7 +130,7 @@ fn invalid_numbers_are_refused() {
         (&[1.0, 1.0, 1.0], f32::NAN, "reward 0 is NaN"),
     ] {
         let error = beat(&mut learner, loads, reward).unwrap_err().to_string();
-        assert!(error.contains(says), "{error}");
+        assert!(error.contains(message), "{error}");
     }
     let few = Counts { migrations: &[1, 1], steals: &[1, 1, 1] };
     let error = learner.beat(&[1.0; 3], 0.0, few).unwrap_err().to_string();

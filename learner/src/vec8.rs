@@ -1,4 +1,5 @@
-//! Arithmetic over vectors of eight values ([`Vec8`]), with the same order of operations on all machines.
+//! Arithmetic over vectors of eight values ([`Vec8`]), with the same order of operations on all machines. The learner's
+//! features, policies and optimizer use it at each beat (learning step).
 //!
 //! The functions are inlined into functions that [`pulp`] compiles for the machine's vectors. There a loop
 //! over eight values becomes one or two instructions.
@@ -36,7 +37,8 @@ pub fn sum(values: Vec8) -> f32 {
 #[inline(always)]
 pub fn dots<S: Simd>(simd: S, a: &[Vec8], [b, c]: [&[Vec8]; 2]) -> [f32; 2] {
     let (a, b, c) = (a.as_flattened(), b.as_flattened(), c.as_flattened());
-    // Machine vectors of eight values need no change. Shorter ones add up the same values one by one.
+    // Eight running sums per product: in one machine vector of eight values, or else in an array. Both add the same
+    // values in the same order.
     if size_of::<S::f32s>() == size_of::<Vec8>() {
         let mut totals = [simd.splat_f32s(0.0); 2];
         let (b, c) = (S::as_simd_f32s(b).0, S::as_simd_f32s(c).0);
@@ -52,8 +54,8 @@ pub fn dots<S: Simd>(simd: S, a: &[Vec8], [b, c]: [&[Vec8]; 2]) -> [f32; 2] {
     let mut totals = [[0.0; VEC8_LEN]; 2];
     for (total, b) in totals.iter_mut().zip([b, c]) {
         for (a, b) in a.chunks_exact(VEC8_LEN).zip(b.chunks_exact(VEC8_LEN)) {
-            for at in 0..VEC8_LEN {
-                total[at] += a[at] * b[at];
+            for index in 0..VEC8_LEN {
+                total[index] += a[index] * b[index];
             }
         }
     }
@@ -65,7 +67,8 @@ pub fn dots<S: Simd>(simd: S, a: &[Vec8], [b, c]: [&[Vec8]; 2]) -> [f32; 2] {
 pub fn product<S: Simd>(simd: S, matrix: &[Vec8], features: &[f32], product: &mut [Vec8]) {
     let (matrix, _) = S::as_simd_f32s(matrix.as_flattened());
     let (product, _) = S::as_mut_simd_f32s(product.as_flattened_mut());
-    // The accumulators of narrow rows stay in registers.
+    // The accumulators of narrow rows stay in registers. Eight machine vectors hold 64 nodes where a vector has eight
+    // values. Machines with shorter vectors may have wider rows, and add them up in memory.
     match product.len() {
         1 => sums_of_rows::<S, 1>(simd, matrix, features, product),
         2 => sums_of_rows::<S, 2>(simd, matrix, features, product),
@@ -87,7 +90,7 @@ pub fn product<S: Simd>(simd: S, matrix: &[Vec8], features: &[f32], product: &mu
     }
 }
 
-/// Same as `product`, for rows of `WIDTH` vectors. Four rows at a time.
+/// Same as `product`, for rows of `WIDTH` vectors. Processes four rows at a time, to spare branches.
 #[inline(always)]
 fn sums_of_rows<S: Simd, const WIDTH: usize>(
     simd: S,
@@ -101,15 +104,15 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     for (rows, features) in rows.iter().zip(features) {
         for row in 0..4 {
             let feature = simd.splat_f32s(features[row]);
-            for at in 0..WIDTH {
-                sums[at] = simd.mul_add_e_f32s(feature, rows[row][at], sums[at]);
+            for vector in 0..WIDTH {
+                sums[vector] = simd.mul_add_e_f32s(feature, rows[row][vector], sums[vector]);
             }
         }
     }
     for (row, feature) in last_rows.iter().zip(last_features) {
         let feature = simd.splat_f32s(*feature);
-        for at in 0..WIDTH {
-            sums[at] = simd.mul_add_e_f32s(feature, row[at], sums[at]);
+        for vector in 0..WIDTH {
+            sums[vector] = simd.mul_add_e_f32s(feature, row[vector], sums[vector]);
         }
     }
     product.copy_from_slice(&sums);
@@ -143,7 +146,8 @@ pub fn flush_tiny(value: f32) -> f32 {
     if value.abs() < TINY { 0.0 } else { value }
 }
 
-/// Computes the exponential of values up to 0, to two units in the last place. Values below -87 count as -87.
+/// Computes the exponential of values up to 0, to two units in the last place. Values below -87 count as -87, because
+/// their exponentials are subnormal or 0. The softmax needs no values above 0.
 #[inline(always)]
 pub fn exp<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     /// 1.5 * 2^23. Adding and subtracting it rounds to an integer, which the low bits hold in between.
@@ -187,28 +191,31 @@ mod tests {
 
     #[test]
     fn exponentials_are_right_to_three_ten_millionths() {
-        let exp = |of| exp(pulp::Scalar::new(), of);
+        let exp = |value| exp(pulp::Scalar::new(), value);
         for step in 0..=8700 {
-            let of = -(step as f32) / 100.0;
-            let (found, wanted) = (exp(of), f64::from(of).exp());
-            assert!((f64::from(found) / wanted - 1.0).abs() < 3e-7, "{of}: {found} {wanted}");
+            let value = -(step as f32) / 100.0;
+            let (found, wanted) = (exp(value), f64::from(value).exp());
+            assert!((f64::from(found) / wanted - 1.0).abs() < 3e-7, "{value}: {found} {wanted}");
         }
         assert_eq!(exp(0.0), 1.0);
         assert!(exp(f32::NEG_INFINITY) < 1e-37);
-        let whole = [0, 1, 2, 77, 8_388_607].map(|of| floats(pulp::Scalar::new(), of));
+        // 8_388_607 is the largest integer that `floats` converts, 2^23 - 1.
+        let whole = [0, 1, 2, 77, 8_388_607].map(|integer| floats(pulp::Scalar::new(), integer));
         assert_eq!(whole, [0.0, 1.0, 2.0, 77.0, 8_388_607.0]);
     }
 
     #[test]
     fn sums_and_products_take_all_values() {
-        let a: Vec<Vec8> = (0..3).map(|row| vec8(|at| (row * VEC8_LEN + at) as f32)).collect();
+        // The values 0 to 23.
+        let a: Vec<Vec8> =
+            (0..3).map(|row| vec8(|index| (row * VEC8_LEN + index) as f32)).collect();
         let ones = vec![[1.0; VEC8_LEN]; 3];
         let sums = dots(pulp::Scalar::new(), &a, [&ones, &[[2.0; VEC8_LEN]; 3]]);
-        assert_eq!(sums, [1.0, 2.0].map(|by| by * (0..24).sum::<usize>() as f32));
+        assert_eq!(sums, [1.0, 2.0].map(|factor| factor * (0..24).sum::<usize>() as f32));
         // Writes two of three vectors: a[1] and a[2], times 1.
-        let mut to = a.clone();
-        multiply(pulp::Scalar::new(), &mut to[..2], &a[1..], ones.as_flattened());
-        assert_eq!((to[0], to[2]), (a[1], a[2]));
+        let mut product = a.clone();
+        multiply(pulp::Scalar::new(), &mut product[..2], &a[1..], ones.as_flattened());
+        assert_eq!((product[0], product[2]), (a[1], a[2]));
         assert_eq!([1e-31, -1e-31, 11.0].map(flush_tiny), [0.0, 0.0, 11.0]);
         assert_eq!(flush_tiny_vector(pulp::Scalar::new(), -1e-31), 0.0);
     }

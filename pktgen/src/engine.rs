@@ -601,7 +601,7 @@ mod tests {
         /// Answers received frames, and sends the answers due at `now`.
         fn poll(&mut self, now: u64, pool: &FramePool) {
             while let Some(mut frame) = self.port.receive() {
-                let is_task = !Message::is_one(frame.bytes());
+                let is_task = !Message::is_neighbour_discovery(frame.bytes());
                 if is_task {
                     self.frames.push(frame.bytes().to_vec());
                 }

@@ -97,7 +97,7 @@ impl Host {
         if frame.len() < ether::LEN {
             return FrameKind::Nothing(DropReason::Runt);
         }
-        if Message::is_one(frame) {
+        if Message::is_neighbour_discovery(frame) {
             return self.receive_neighbour(buf);
         }
         match self.receive_task(frame, verified) {

@@ -30,19 +30,20 @@ impl Message {
     /// If the frame is shorter than an Ethernet header.
     #[inline]
     #[must_use]
-    pub fn is_one(frame: &[u8]) -> bool {
+    pub fn is_neighbour_discovery(frame: &[u8]) -> bool {
         match ether::ether_type(frame) {
             ether::ARP => true,
             ether::IPV6 => {
                 // The next header, at byte 6 of an IPv6 header, must be ICMPv6.
                 let next = frame.get(ether::LEN + 6);
-                next == Some(&ipv6::ICMP) && frame.get(IPV6_PAYLOAD..).is_some_and(ndp::is_one)
+                next == Some(&ipv6::ICMP)
+                    && frame.get(IPV6_PAYLOAD..).is_some_and(ndp::is_neighbour_discovery)
             }
             _ => false,
         }
     }
 
-    /// Parses a frame for which [`Message::is_one`] is true.
+    /// Parses a frame for which [`Message::is_neighbour_discovery`] is true.
     ///
     /// # Errors
     /// Reason why it is malformed.
@@ -178,7 +179,7 @@ mod tests {
             let mut request = vec![0; request_len(&addresses)];
             write_request(&addresses, REQUESTER, &mut request);
             let mut buf = pool.frame(&request).unwrap();
-            assert!(Message::is_one(buf.bytes()));
+            assert!(Message::is_neighbour_discovery(buf.bytes()));
             let request = Message::read(buf.bytes()).unwrap();
             assert_eq!(
                 (request.requested_address(), request.announcement()),
@@ -234,9 +235,12 @@ mod tests {
         // Byte 54 is the type of an ICMPv6 message.
         let mut echo = duplicate_address_request(1 << 64);
         echo[54] = 128; // an echo request
-        assert!(!Message::is_one(&echo));
-        assert!(!Message::is_one(&echo[..54]) && !Message::is_one(&echo[..14]));
-        assert!(!Message::is_one(&[0; 60]));
+        assert!(!Message::is_neighbour_discovery(&echo));
+        assert!(
+            !Message::is_neighbour_discovery(&echo[..54])
+                && !Message::is_neighbour_discovery(&echo[..14])
+        );
+        assert!(!Message::is_neighbour_discovery(&[0; 60]));
     }
 
     proptest! {
@@ -247,7 +251,7 @@ mod tests {
                 (bytes[20], bytes[54]) = (ipv6::ICMP, 135); // a neighbour solicitation
             }
             let mut buf = FramePool::new(1, 130).frame(&bytes).unwrap();
-            if Message::is_one(&bytes) {
+            if Message::is_neighbour_discovery(&bytes) {
                 let _ = answer(&mut buf, OWNER, |_| true);
             }
         }

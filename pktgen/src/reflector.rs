@@ -57,7 +57,7 @@ pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
     if buf.bytes().len() < ether::LEN {
         return false;
     }
-    if Message::is_one(buf.bytes()) {
+    if Message::is_neighbour_discovery(buf.bytes()) {
         return neighbour::answer(buf, mac, |_| true).is_ok();
     }
     reflect_task(buf.bytes_mut(), mac).is_ok()

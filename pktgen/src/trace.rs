@@ -354,7 +354,7 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     }
     let payload = match ether::ether_type(frame) {
         ether::ARP => return Err("arp"),
-        ether::IPV6 if Message::is_one(frame) => return Err("neighbour_discovery"),
+        ether::IPV6 if Message::is_neighbour_discovery(frame) => return Err("neighbour_discovery"),
         ether::IPV4 => udp::parse(frame, true).map(|datagram| payload_range(&datagram)),
         ether::IPV6 => udp::parse_v6(frame, true).map(|datagram| payload_range(&datagram)),
         _ => Err(vlan::reason(frame)),

@@ -1,4 +1,5 @@
-//! Owners of the objects of the C interface, and calls on them.
+//! Safe interface to a RocksDB database: [`fill`] creates it, [`Database`] reads values by key or all in order. Wraps the
+//! C functions and owns the objects that they return.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
@@ -8,9 +9,9 @@ use std::ptr::{self, NonNull};
 
 use crate::bindings as c;
 
-/// Bytes of blocks kept in memory: far more than the workload's database has.
+/// Bytes of blocks kept in memory: far more than the workload's database has, so that reads need no disk.
 const CACHE_BYTES: usize = 64 << 20;
-/// `rocksdb_no_compression`.
+/// Value of `rocksdb_no_compression` in `rocksdb/c.h`.
 const NO_COMPRESSION: i32 = 0;
 
 /// Error of RocksDB.
@@ -26,12 +27,14 @@ pub enum Error {
 
 /// Object of the C interface; dropping it destroys the object.
 struct OwnedObject<T> {
+    /// The object.
     object: NonNull<T>,
+    /// Function that destroys the object.
     destroy: unsafe extern "C" fn(*mut T),
 }
 
 impl<T> OwnedObject<T> {
-    /// Takes ownership of an object.
+    /// Takes ownership of an object. Returns `None` for a null pointer.
     ///
     /// # Safety
     /// `object` must be null or owned by the caller, and `destroy` must be its destructor.
@@ -39,6 +42,7 @@ impl<T> OwnedObject<T> {
         NonNull::new(object).map(|object| Self { object, destroy })
     }
 
+    /// Returns the pointer that C functions take.
     fn as_ptr(&self) -> *mut T {
         self.object.as_ptr()
     }
@@ -56,7 +60,8 @@ fn out_of_memory() -> Error {
     Error::RocksDb("out of memory".to_owned())
 }
 
-/// Makes a call with a pointer for an error message, and converts a message to an [`Error`].
+/// Makes a call with a pointer for an error message, and converts a message to an [`Error`]. Functions of the C interface
+/// report failures only by such a message.
 fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
     let mut message: *mut c_char = ptr::null_mut();
     let result = call(&raw mut message);
@@ -146,7 +151,9 @@ pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 /// An open database. Any number of processes and threads may read one that [`Database::open`] opened.
 pub struct Database {
     // Order matters: the database is dropped last.
+    /// Default options of each read.
     read_options: OwnedObject<c::rocksdb_readoptions_t>,
+    /// The database.
     database: OwnedObject<c::rocksdb_t>,
 }
 

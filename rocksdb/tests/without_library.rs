@@ -1,4 +1,4 @@
-//! Build of the crate without an installed librocksdb.
+//! Build of the crate without the feature `library`, on a machine without librocksdb.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;

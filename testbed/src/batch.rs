@@ -1,5 +1,5 @@
-//! Synthetic batch jobs for co-scheduling measurements: four loops with different use of a core, each with a
-//! work counter.
+//! Synthetic batch jobs for measurements of co-scheduling, in which a batch job uses the idle time of the workers'
+//! cores. Four loops use a core in different ways. Each counts its work, to show how much of a core it got.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
@@ -17,12 +17,13 @@ use serde::Serialize;
 
 /// Bytes per counted unit of work, except for gzip, which counts writes of [`WRITE_BYTES`].
 const UNIT_BYTES: usize = 1 << 20;
-/// Size of the buffers for the memory copy, larger than any cache.
+/// Bytes of each buffer for the memory copy, larger than any cache.
 const STREAM: usize = 64 << 20;
 /// Bytes per write to gzip, few enough that the pipe blocks only for a short time.
 const WRITE_BYTES: usize = 1 << 16;
-/// Units per serial stage, and in total per parallel stage of [`THREADS`] threads.
+/// Units of a serial stage. A parallel stage divides the same number among its threads.
 const STAGE: usize = 100;
+/// Threads of a parallel stage.
 const THREADS: usize = 4;
 
 /// Kind of synthetic batch job.
@@ -84,10 +85,12 @@ fn names() -> String {
     Batch::ALL.map(Batch::name).join(", ")
 }
 
-/// Count of completed units, with its limit and its file.
+/// Count of completed units, shared by the threads of a job.
 struct WorkDone {
     units: AtomicU64,
+    /// Number of units after which the job ends.
     limit: u64,
+    /// Counter file, if there is one.
     file: Option<File>,
 }
 
@@ -115,7 +118,7 @@ impl WorkDone {
     }
 }
 
-/// Hashes at most `units` units.
+/// Hashes `units` units, or fewer if the job's limit comes first.
 fn hash(progress: &WorkDone, units: usize) -> io::Result<()> {
     let data = vec![0x5A_u8; UNIT_BYTES / 16];
     for _ in 0..units {
@@ -165,6 +168,7 @@ fn compress(progress: &WorkDone) -> io::Result<()> {
             break;
         }
     }
+    // The end of its input ends gzip.
     drop(input);
     child.wait().map(|_| ())
 }

@@ -1,5 +1,5 @@
-//! Generator and workers in one loop on one core, for machines with few cores. The scheduler under test runs
-//! on another core.
+//! Load generator and emulated workers in one loop on one core, for machines with few cores. The scheduler under
+//! test runs on another core. The commands `demo` and `drive` use this loop. The rack is the set of emulated workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,8 @@ use wedjat_pktgen::report::Report;
 
 use crate::rack;
 
-/// Polls the generator and the workers (`work`) in turn until the run ends. A set flag `stop` ends it early.
+/// Polls the generator and the workers in turn until the run ends. `work` polls the workers at a given time. A set flag
+/// `stop` ends the run early.
 ///
 /// Reads the clock `now` before each part, so that neither counts the time of another part as its own delay.
 pub fn run<C: Port, L: Pool<Buf = C::Buf>>(
@@ -28,7 +29,8 @@ pub fn run<C: Port, L: Pool<Buf = C::Buf>>(
     }
 }
 
-/// Joins both verdicts: if the rack was late, the run measured the rack.
+/// Adds the rack's verdict to the generator's report. A late rack makes the run invalid, because the response times
+/// then include delays of the rack.
 pub fn judge(report: &mut Report, rack: &rack::Report) {
     report.valid &= rack.valid;
     report.reasons.extend(rack.reasons.iter().cloned());

@@ -1,6 +1,6 @@
 //! Figures of the papers, reproduced with the simulator: a plot, its numbers, and the commands for each. Most
 //! show a quantity over the values of one flag of `wedjat-testbed sim`, with a series of points for each
-//! policy.
+//! policy. The command is `wedjat-testbed figures`. A row is the simulator's result for one combination of flags.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use wedjat_pktgen::results::{page, page_file};
 
 use crate::sim::{Row, SimArgs, rows};
 
-/// Returns the line figures over one flag.
+/// Returns the figures that show a quantity over the values of one flag, as lines.
 fn lines_over_a_flag() -> impl Iterator<Item = &'static Figure> {
     catalogue::FIGURES.iter().chain(malcolm::FIGURES)
 }
@@ -55,11 +55,12 @@ struct Output {
 }
 
 impl Output {
+    /// Starts without files in an existing folder.
     fn new(folder: PathBuf) -> Self {
         Self { folder, files: RefCell::default() }
     }
 
-    /// Writes one file of a figure.
+    /// Writes one file of the figure `name`, and keeps its text for the page. `ending` is `svg`, `csv` or `txt`.
     fn write(&self, name: &str, ending: &str, text: &str) -> Result<(), String> {
         let path = self.folder.join(format!("{name}.{ending}"));
         ReportFile::new("--out", &path)?.write(text)?;
@@ -107,7 +108,7 @@ enum Quantity {
     Mean,
     /// 99th percentile of the response time.
     P99,
-    /// Longest queue relative to the mean queue, 99th percentile over time.
+    /// Longest queue divided by the mean queue, 99th percentile over time.
     Imbalance,
     /// Messages per task.
     Messages,
@@ -178,10 +179,10 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
     html.map_or(Ok(()), |path| ReportFile::new("--html", &path)?.write(out.page()))
 }
 
-/// Makes one figure in a folder; of long runs if the second argument is true.
+/// Function that makes one figure. The second argument is true for long runs (`--full`).
 type Make = fn(&Output, bool) -> Result<(), String>;
 
-/// Figures that are no lines over a flag, each with a function of its own.
+/// Names of figures that are no lines over a flag, each with the function that makes it.
 const OTHERS: &[(&str, Make)] = &[
     ("lsq-4", tails::make),
     ("rosella-shock", shock::make),
@@ -209,7 +210,7 @@ fn command_of_figure(name: &str, full: bool) -> String {
     format!("wedjat-testbed figures --only {name}{}\n", if full { " --full" } else { "" })
 }
 
-/// Returns the simulator command for `keys`.
+/// Returns the simulator command with the flags `keys`.
 fn command(keys: &[(&str, &str)]) -> String {
     let mut text = "wedjat-testbed sim".to_owned();
     for (key, value) in keys {
@@ -219,7 +220,7 @@ fn command(keys: &[(&str, &str)]) -> String {
 }
 
 /// Returns the flags of one series: those of the figure, of the series, of the run's length, and of the x
-/// axis.
+/// axis. The last one has a list of values, so that one command gives all points of the series.
 fn keys(figure: &Figure, series: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
     keys.extend(series);
@@ -255,7 +256,7 @@ fn run(figure: &Figure, full: bool) -> Result<Vec<Series>, String> {
     Ok(lines)
 }
 
-/// Parses the number at the front of `5us` or `0.9`.
+/// Parses the number at the front of `5us` or `0.9`; NaN for other text.
 fn number(text: &str) -> f64 {
     text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(f64::NAN)
 }
@@ -345,7 +346,7 @@ mod tests {
     use super::*;
     use crate::sim::plan;
 
-    /// Splits a printed command into its flags.
+    /// Splits a printed command into its flags and their values.
     fn flags(command: &str) -> Vec<(&str, &str)> {
         let flags = command.strip_prefix("wedjat-testbed sim").unwrap().split(" --").skip(1);
         flags

@@ -1,4 +1,5 @@
-//! Emulated rack, workloads and workers, simulator, advice on policies, demo and comparisons.
+//! Testbed of wedjat, for the command `wedjat-testbed` and the tests: emulated rack, workloads and workers, simulator,
+//! advice on policies, demo, attacks, benchmarks, and comparisons with the papers.
 #![forbid(unsafe_code)]
 
 pub mod app;

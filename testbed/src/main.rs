@@ -1,4 +1,4 @@
-//! The `wedjat-testbed` command.
+//! The `wedjat-testbed` command: simulator, demo, workers and comparisons. Exits with 0 if the result is valid.
 
 mod command;
 
@@ -12,6 +12,7 @@ const INVALID: u8 = 1;
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
+    // Messages and reports name this build.
     wedjat::identify();
     let log = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(log).format_timestamp(None).format_target(false).init();

@@ -1,5 +1,6 @@
 //! Emulated workers at an agent (stand-ins for worker processes): one loop serves the rings of all of them
-//! and replies when each task is due.
+//! and replies when each task is due. An agent is the process of a host that gives tasks to workers through rings in
+//! shared memory. The command `drive` uses stand-ins, because its runs have more workers than a host has cores.
 //!
 //! Like in the emulated rack, service times never depend on delays of this program. A task that waits in the
 //! ring when the loop checks its worker starts at the due time of the previous task. Any other task starts
@@ -57,7 +58,7 @@ impl StandIns {
         Ok(Self::new(attached.collect::<Result<_, _>>()?, workload, hz))
     }
 
-    /// Creates stand-ins for attached workers.
+    /// Creates stand-ins for attached workers, on a clock of `hz` ticks per second.
     #[must_use]
     pub fn new(workers: Vec<Worker>, workload: Workload, hz: f64) -> Self {
         Self {
@@ -71,7 +72,7 @@ impl StandIns {
         }
     }
 
-    /// Replies to the tasks that are due by `now` and takes new ones.
+    /// Replies to the tasks that are due by `now` (in ticks) and takes new ones.
     #[inline]
     pub fn poll(&mut self, now: u64) {
         // A worker that gets a task leaves the list; the last one takes its position, and is checked next.
@@ -140,7 +141,8 @@ impl StandIns {
     }
 
     /// Same as [`StandIns::report`], with a verdict over the replies of undisturbed slices only, if slices are given
-    /// and all replies were logged ([`StandIns::log_replies`]).
+    /// and all replies were logged ([`StandIns::log_replies`]). A slice is a short interval of the run. It is
+    /// undisturbed if no pause of the machine can have affected its tasks.
     #[must_use]
     pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         let (workers, busy) = (self.workers.len() as u16, self.busy.len() as u64);
@@ -208,7 +210,7 @@ mod tests {
         (channels, StandIns::new(attached, workload, 1e9))
     }
 
-    /// Gives a task to a worker.
+    /// Gives a task with this service time to a worker, as its agent does.
     fn give(channel: &mut Channel, seq: u32, service_ns: u32) {
         let mut work = [0; LEN];
         Work { service_ns, operation: 1, seed: seed_of(APP, seq) }.emit(&mut work);
@@ -259,6 +261,7 @@ mod tests {
             let (mut channels, mut stand_ins) = attached(1, workload);
             give(&mut channels[0], 8, 0);
             stand_ins.poll(1);
+            // Number of the first completion since the last call, which identifies the completed task.
             let count = channels[0].collect().unwrap().start;
             let task = channels[0].sender().completed(count);
             let Outcome::Reply { len, .. } = channels[0].outcome(task) else { panic!("no answer") };

@@ -1,5 +1,5 @@
-//! Service loop of a worker at a host's agent: takes tasks, serves them with the worker's app (workload), and counts
-//! them.
+//! Service loop of a worker process: takes tasks from the agent of its host, serves them with the worker's app
+//! (workload), and counts them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -100,7 +100,8 @@ pub fn serve(
     Ok(WorkerSummary { worker: worker.id(), pool: worker.pool(), tasks, service_mean_us, ended })
 }
 
-/// Number of served tasks, and the sum of their service times.
+/// Number of served tasks, and the sum of their service times. Cells let the handlers of tasks that share the core add
+/// to it.
 #[derive(Default)]
 struct ServiceTotals {
     tasks: Cell<u64>,
@@ -115,7 +116,8 @@ impl ServiceTotals {
     }
 }
 
-/// Serves tasks that share the core.
+/// Serves tasks that share the core: each runs for a quantum of time in turn, and leaves the core at its yield points.
+/// A task's service time excludes the time of other tasks.
 fn serve_shared(
     worker: &mut Worker,
     app: &impl App,
@@ -138,7 +140,7 @@ fn serve_shared(
     })
 }
 
-/// Serves one task at a time, without yield points.
+/// Serves one task at a time to its end; yield points do nothing.
 fn serve_in_order(
     worker: &mut Worker,
     app: &impl App,
@@ -208,7 +210,7 @@ mod tests {
         })
     }
 
-    /// Sends tasks one after another, and waits for each reply.
+    /// Gives the worker tasks of five bytes one after another, and waits for each reply.
     fn give_and_wait(channel: &mut Channel, tasks: u32) {
         for seq in 0..tasks {
             assert!(channel.give(TaskIds { app: 1, seq, class: 1 }, &[seq as u8; 5]));

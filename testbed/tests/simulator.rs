@@ -4,6 +4,12 @@
 //! 2 nodes of 8 workers and 4 of 2. `racks` lists the workers of each rack. By default there is one rack of 32
 //! workers, `ct` and `slots` have 100 servers, and tasks take 100 us on average. Results are in microseconds, in the
 //! model `ct` in mean service times, in `slots` in slots.
+//!
+//! The model `rack` (the default) has spines, leaves and links. The models `ct` and `slots` have dispatchers, in
+//! continuous time or in slots. The model `fabric` has many pools in a datacenter. The model `nodes` has nodes without
+//! a scheduler that pass tasks to each other. `at` is a script of changes during the run. `sharing` gives a worker's
+//! tasks its core in turn: quantum, cost of a switch, and maximum number of tasks. A run is unstable if its queues grow
+//! all the time.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/golden/mod.rs"]
@@ -38,7 +44,7 @@ fn json(keys: &[(&str, &str)]) -> String {
 // promise: measurement.4
 #[test]
 fn results_agree_with_others() {
-    // `true`: only the quick references.
+    // References are results of theory and of the papers. `true` selects the quick ones, "" all names.
     for comparison in reference::compare(true, "").map(Result::unwrap) {
         assert!(comparison.agrees(), "{comparison}");
     }
@@ -74,6 +80,7 @@ fn unstable_policies_are_reported_so() {
 
 #[test]
 fn equal_seeds_print_equal_bytes() {
+    // Two seeds from 1 differ from two seeds from 3.
     for model in [
         &[("model", "rack"), ("racks", "8,8,8,8"), ("policy", "horus,rs-h,cfcfs")],
         &[("model", "slots"), ("speeds", "50x1,50x2"), ("policy", "lsq-smart(.2),ppot,scd")],
@@ -90,7 +97,7 @@ fn equal_seeds_print_equal_bytes() {
     }
 }
 
-// The golden file may change only with decisions.
+// The golden file records results and digests of all decisions. It may change only with a policy or a model.
 #[test]
 fn decisions_equal_the_recorded_rows() {
     let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
@@ -132,12 +139,14 @@ fn decisions_equal_the_recorded_rows() {
         &[("model", "fabric"), ("policy", "horus"), ("leaves", "16"), ("pools", "2")],
     ];
     let short = [("load", "0.8"), ("tasks", "3000"), ("slots", "300")];
+    // Keeps the log of tasks, and shows no progress.
     let observer = Observer { records_tasks: true, ..Observer::hidden() };
     let mut text = Vec::new();
     for cell in
         models.iter().flat_map(|keys| plan::cells(&args(&[&short, *keys].concat())).unwrap())
     {
         let outcome = cell.model.run(1, &observer).unwrap();
+        // Covers the worker and the times of each task.
         let mut digest = Digest::default();
         for task in &outcome.ended {
             let worker = task.worker.map_or(u64::MAX, u64::from);
@@ -171,7 +180,7 @@ fn every_leaf_policy_runs_in_three_models() {
     }
 }
 
-/// Returns the digests in the rows of this JSON, in order.
+/// Returns the digests in the rows of this JSON, in order. Equal digests mean equal decisions.
 fn digests(rows: &str) -> Vec<&str> {
     let digests = rows.lines().filter_map(|row| row.split("\"digest\":\"").nth(1));
     digests.filter_map(|rest| rest.split('"').next()).collect()
@@ -180,6 +189,7 @@ fn digests(rows: &str) -> Vec<&str> {
 // promise: measurement.4
 #[test]
 fn endless_quantum_changes_nothing() {
+    // No task reaches the end of a quantum of 10 s, so that sharing has no effect.
     for model in [
         &[("policy", "jsq,horus,jbsq(k=3)"), ("speeds", "16x1,16x3")][..],
         &[("policy", "jsq,cfcfs"), ("hop", "0us"), ("service", "fixed(20us)")],
@@ -192,6 +202,7 @@ fn endless_quantum_changes_nothing() {
         let run = |more: &[_]| json(&[model, &[("digest", "yes"), ("load", "0.9")], more].concat());
         let (plain, shared) = (run(&[]), run(&[("sharing", sharing)]));
         assert_eq!(digests(&plain), digests(&shared));
+        // Guards against a comparison of nothing.
         assert!(digests(&plain).len() > 1, "{plain}");
     }
 }
@@ -209,6 +220,7 @@ fn benchmarks_and_speed_changes_survive_sharing() {
         let more = [("sharing", "10us,500ns,4"), ("classes", "yes"), ("load", "0.5")];
         let rows = sim::rows(&args(&[model, &more, &[("tasks", "20000")]].concat())).unwrap();
         for row in rows {
+            // Only losses and failures lose tasks.
             let loses = model.iter().any(|(flag, _)| ["loss", "fail"].contains(flag));
             assert!(row.mean > 0.0 && !row.unstable && (row.lost > 0) == loses, "{row:?}");
         }
@@ -252,6 +264,7 @@ fn served_quanta_shorten_the_tail() {
         ("tasks", "200000"),
         ("policy", "jsq,jsq-msq"),
     ];
+    // Both policies choose the shortest queue. `jsq-msq` breaks ties by the quanta that the tasks have had.
     let rows = sim::rows(&args(&keys)).unwrap();
     let [jsq, jsq_msq] = [0, 1].map(|row: usize| &rows[row]);
     assert!(jsq_msq.mean < jsq.mean, "{jsq:?} {jsq_msq:?}");
@@ -262,6 +275,7 @@ fn served_quanta_shorten_the_tail() {
 fn classes_are_measured_on_request() {
     let mix = ("service", "mix(0.5*fixed(1us),0.5*fixed(100us))");
     let text = json(&[("policy", "jsq"), mix, ("classes", "yes"), ("sharing", "10us,500ns")]);
+    // One row for each of the three default loads.
     for key in ["slowdown_p999", "class_1_p99", "class_2_p99", "\"sharing\":\"10us,500ns\""] {
         assert_eq!(text.matches(key).count(), 3, "{text}");
     }
@@ -270,7 +284,8 @@ fn classes_are_measured_on_request() {
     assert!(sim::rows(&args(&flags)).unwrap_err().contains("only in rack, ct, nodes"));
 }
 
-/// Runs the model `ct` with 32 equal servers at load 0.9 and eight dispatchers.
+/// Runs the model `ct` with 32 equal servers at load 0.9 and eight dispatchers. `kind` is `cores` (of one leaf) or
+/// `leaves`, which know less of each other's tasks.
 fn eight_dispatchers(kind: &str, policy: &str, delay: &str) -> Row {
     let keys = [
         ("model", "ct"),
@@ -374,7 +389,9 @@ fn earliest_finish_is_near_the_best() {
             ("policy", "eft,jsq,sed,scd,cfcfs"),
         ];
         let rows = sim::rows(&args(&keys)).unwrap();
-        let least = |of: fn(&Row) -> f64| rows[1..].iter().map(of).fold(f64::INFINITY, f64::min);
+        // Least value of the policies after `eft`.
+        let least =
+            |value: fn(&Row) -> f64| rows[1..].iter().map(value).fold(f64::INFINITY, f64::min);
         let mean_ratio = rows[0].mean / least(|row| row.mean);
         let p99_ratio = rows[0].p99 / least(|row| row.p99);
         assert!(
@@ -400,6 +417,7 @@ fn nodes_without_scheduler_lose_nothing_with_room() {
     for row in &rows {
         // The mean service time is 100 us, so that no policy can be much faster.
         assert!(row.lost == 0 && !row.unstable && row.mean > 99.0, "{row:?}");
+        // Forwarded tasks, requests for tasks, and stolen tasks, each per task.
         let passed =
             [row.migrations_per_task, row.steals_per_task, row.stolen_per_task].map(Option::unwrap);
         // Only `rsteal`, `frozen` and `malcolm` with stealing on request tasks. `random` does not forward tasks.
@@ -472,7 +490,7 @@ fn nodes_learn_to_share_excess_load() {
     assert!(malcolm.p99 < frozen.p99, "{malcolm:?} {frozen:?}");
 }
 
-/// Results cover the last 0.5 s of a run of 2 s. They begin 300 ms after the change at 1.2 s.
+/// Results cover the last 0.5 s of a run of 2 s, from 1.5 s on. They begin 300 ms after the change at 1.2 s.
 #[test]
 fn nodes_adapt_to_changes_within_300_ms() {
     let run = |policy, load, at, seconds| {
@@ -562,12 +580,14 @@ fn shocks_and_shifts_reach_their_nodes() {
         helped.p999 < 0.8 * shock.p999,
         "peers stole few tasks of the shock: {helped:?} {shock:?}"
     );
+    // All five nodes are slower: the load rises from 0.7 to 0.875.
     let slow = run("random", "1ms speed 0-4=0.8");
     assert!(slow.mean > 1.25 * usual.mean, "{slow:?} {usual:?}");
 }
 
 #[test]
 fn mixes_are_known_by_name() {
+    // Results without the name of the distribution.
     let run = |service| {
         json(&[("service", service), ("policy", "jsq"), ("load", "0.5"), ("racks", "8")])
             .replace(service, "")
@@ -621,6 +641,7 @@ fn several_cores_perform_like_one() {
             ("seeds", "2"),
         ]))
         .unwrap();
+        // Three numbers of cores at each load.
         for cores in rows.chunks(3) {
             let [one, two, eight] = cores else { panic!("three rows for each load") };
             assert!(two.p99 < ratio_max * one.p99, "{policy}: {two:?} {one:?}");
@@ -640,7 +661,7 @@ fn several_cores_perform_like_one() {
 }
 
 #[test]
-fn faults_lose_tasks_and_the_rest_goes_on() {
+fn faults_lose_only_the_tasks_they_hit() {
     let rows = |keys: &[(&str, &str)]| {
         let mut all = vec![("racks", "8,8,8,8"), ("load", "0.6"), ("tasks", "100000")];
         all.extend(keys);
@@ -669,12 +690,13 @@ fn faults_lose_tasks_and_the_rest_goes_on() {
 }
 
 #[test]
-fn speeds_and_loads_change_on_the_way() {
+fn script_changes_speeds_and_loads() {
     // The run ends before a change at 1000 s.
     let mean = |at: &str| {
         sim::rows(&args(&[("load", "0.5"), ("tasks", "100000"), ("at", at)])).unwrap()[0].mean
     };
     let steady = mean("1000s load 0.1");
+    // All workers become slower, or more tasks arrive.
     assert!(mean("100ms speed 0-31=0.6") > 1.3 * steady);
     assert!(mean("100ms load 0.95") > 1.2 * steady);
 }
@@ -789,6 +811,7 @@ fn bad_input_is_refused_with_what_is_allowed() {
 #[test]
 fn unknown_name_lists_all_names() {
     let error = |policy| sim::run(args(&[("policy", policy)]), &mut Vec::new()).unwrap_err();
+    // A wrong name gets the list of names, a wrong parameter does not.
     assert!(error("hours").contains("rs-lb, rs-h"));
     assert!(!error("lsq-smart(eps=2)").contains("rs-lb"));
 }
@@ -800,10 +823,11 @@ fn lists_are_swept_with_labelled_rows() {
     let text = json(&keys);
     let rows: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let places: Vec<_> =
+    let swept: Vec<_> =
         rows.iter().map(|row| (row["hop"].as_str(), row["loss"].as_str())).collect();
     let all = [("1us", "0"), ("1us", "0.1"), ("5us", "0"), ("5us", "0.1")];
-    assert_eq!(places, all.map(|(hop, loss)| (Some(hop), Some(loss))));
+    assert_eq!(swept, all.map(|(hop, loss)| (Some(hop), Some(loss))));
+    // The first row has no loss of packets, the second has.
     assert!(rows[0]["lost"] == 0 && rows[1]["lost"].as_u64() > Some(0));
     // A flag with one value has no column. The result equals that of the sweep.
     let alone = [&keys[2..], &[("hop", "5us"), ("loss", "0.1")]].concat();
@@ -860,9 +884,9 @@ fn long_queues_do_not_saturate_percentiles() {
 }
 
 /// Response times of the model `slots` are whole slots. At least 30% of Horus's decisions need two passes through a
-/// switch at a load of 0.9.
+/// switch at a load of 0.9: the fraction of resubmitted packets is between 0.3 and 1.
 #[test]
-fn slots_are_whole_and_fractions_are_fractions() {
+fn slot_times_and_fractions_are_in_range() {
     let rows = sim::rows(&args(&[("model", "slots"), ("slots", "1000"), ("load", "0.9")])).unwrap();
     assert!([rows[0].p50, rows[0].p99, rows[0].p999].iter().all(|q| q.fract() == 0.0), "{rows:?}");
     let keys =

@@ -245,8 +245,8 @@ impl Node for DefectiveLeaf {
         });
     }
 
-    fn inside(&self) -> Option<LocalNodeState<'_>> {
-        self.inner.inside()
+    fn local_state(&self) -> Option<LocalNodeState<'_>> {
+        self.inner.local_state()
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {

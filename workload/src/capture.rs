@@ -1,4 +1,4 @@
-//! Frames of a capture file, pcap or pcapng.
+//! Frames of a capture file, pcap or pcapng. Readers are the replay of captures and the advice on policies.
 
 use std::fmt;
 use std::io::BufRead;
@@ -86,7 +86,7 @@ fn read_pcap(
     mut take: impl FnMut(Frame<'_>) -> Result<(), String>,
 ) -> Result<(), FrameError> {
     let mut reader = PcapReader::new(file).map_err(|error| damaged(0, &error))?;
-    // Reads raw packets and parses them here, with a snapshot length of our own.
+    // Reads raw packets and parses them here, because the reader's own parser takes no other snapshot length.
     let header = reader.header();
     check_link(header.datalink, 0)?;
     // 0 means no limit, but the parser would reject every packet as too long.
@@ -135,7 +135,7 @@ fn read_pcapng(
                 let clock = clocks.get(packet.interface_id as usize);
                 let clock =
                     clock.ok_or_else(|| problem("its interface has no description block"))?;
-                // The reader treats every unit as nanoseconds.
+                // The reader takes the raw count of units for nanoseconds, whatever their resolution.
                 let at_ns = since_epoch(packet.timestamp.as_nanos() as u64, *clock);
                 let at_ns = at_ns.ok_or_else(|| problem("its time is out of range"))?;
                 let len = packet.original_len as usize;
@@ -153,8 +153,8 @@ fn read_pcapng(
     Ok(())
 }
 
-/// Converts a pcapng time to nanoseconds. The resolution is a power of ten, or a power of two if its highest
-/// bit is set.
+/// Converts a pcapng time, in units of its resolution, to nanoseconds since 1970. The resolution is the negative
+/// exponent of ten, or of two if its highest bit is set. `None` if a number overflows.
 fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
     let exponent = u32::from(resolution & 0x7F);
     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
@@ -183,6 +183,7 @@ mod tests {
 
     #[test]
     fn impossible_resolution_has_no_time() {
+        // 5 s in microseconds, plus an offset of 2 s. The unit of 10^-100 s overflows.
         assert_eq!(since_epoch(5_000_000, (6, 2)), Some(7_000_000_000));
         assert_eq!(since_epoch(1, (100, 0)), None);
     }

@@ -1,5 +1,6 @@
 //! Sharing schemes (arms) to compare. "The paper" is ASA_X (arXiv 2401.09706). A guest is a second job that
-//! shares the cores of another, the host.
+//! shares the cores of another, the host. A learner draws the guest's share from the advice of experts, and learns from
+//! the host's slow-down.
 
 use std::str::FromStr;
 

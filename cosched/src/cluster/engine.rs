@@ -1,7 +1,9 @@
 //! Event simulation of jobs on cores. An event is the end of a stage, or the time for a new decision.
 //!
 //! A host is a job with cores of its own. A guest is a second job that shares a host's cores. In the schemes
-//! with ASA_X, a learner per workflow of the host decides the guest's share.
+//! with ASA_X, a learner per workflow of the host decides the guest's share, and learns from the host's slow-down.
+//!
+//! Work is measured in seconds at standalone speed, the speed of a job that shares its cores with no other.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -21,7 +23,7 @@ const INTERVAL: f64 = 60.0;
 /// Learner for hosts of one workflow.
 pub(super) struct WorkflowLearner {
     chooser: LoggingChooser<Box<dyn Write>>,
-    /// Number of decisions.
+    /// Number of decisions so far.
     decisions: u64,
     /// Last completed round.
     last: Option<Round>,
@@ -57,7 +59,8 @@ impl WorkflowLearner {
     }
 }
 
-/// Returns the outcome of a decision that gave no share: the host is not slower than expected.
+/// Returns the outcome of a decision that gave no share: the host is not slower than expected. `batch` is the progress
+/// of the refused guest.
 fn harmless_outcome(batch: Option<Progress>) -> Outcome {
     Outcome { expected: INTERVAL, observed: INTERVAL, batch }
 }
@@ -78,7 +81,7 @@ struct ActiveJob {
     stage: usize,
     /// Completed work in seconds at standalone speed.
     done: f64,
-    /// Completed work of the current stage.
+    /// Completed work of the current stage, in the same unit.
     done_in_stage: f64,
     /// Current speed, in seconds of work per second.
     speed: f64,
@@ -86,6 +89,7 @@ struct ActiveJob {
     busy: f64,
     /// Completed work at the time of the last decision.
     done_at_decision: f64,
+    /// Its use of CPU and memory so far.
     usage: Usage,
 }
 
@@ -96,12 +100,12 @@ impl ActiveJob {
         Progress { wall: job.wall, elapsed, rate, remaining: (job.alone - self.done).max(0.0) }
     }
 
-    /// Returns the remaining work of the stage.
+    /// Returns the remaining work of the stage in seconds at standalone speed.
     fn remaining_work(&self, job: &Job) -> f64 {
         job.workflow.stages()[self.stage].part * job.alone - self.done_in_stage
     }
 
-    /// Returns the number of cores that the stage can use.
+    /// Returns the number of cores that the stage keeps busy if it has all the job's cores.
     fn usable_cores(&self, job: &Job) -> f64 {
         job.workflow.stages()[self.stage].cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
     }
@@ -115,6 +119,7 @@ impl ActiveJob {
 /// Cores of a host job, and the guest that shares them.
 #[derive(Clone, Debug)]
 struct Allocation {
+    /// Number of cores.
     cores: u32,
     host: ActiveJob,
     guest: Option<ActiveJob>,
@@ -134,6 +139,7 @@ pub(super) struct Engine {
     contention: Contention,
     /// Time after a refusal for which a host gets no new request.
     refusal: f64,
+    /// Number of cores of the cluster.
     cores: u32,
     /// Number of cores without a host.
     free: u32,
@@ -141,6 +147,7 @@ pub(super) struct Engine {
     /// Waiting jobs: first guests that got no share, then jobs that have not started.
     queue: VecDeque<QueuedJob>,
     allocations: Vec<Allocation>,
+    /// Learners in the order of [`Workflow::ALL`]; none in schemes without them.
     learners: Vec<WorkflowLearner>,
     now: f64,
     /// Records of the completed jobs.
@@ -152,7 +159,7 @@ pub(super) struct Engine {
 struct QueuedJob {
     /// Index of the job.
     job: usize,
-    /// State of a guest that lost its share.
+    /// State of a guest that lost its share; `None` for a job that has not started.
     suspended: Option<ActiveJob>,
 }
 
@@ -198,10 +205,10 @@ impl Engine {
         Ok(figures(self.cores, self.arm, &self.jobs, &self.records, learners))
     }
 
-    /// Gives cores, or a share of them, to waiting jobs in order. Jobs behind the first one that finds no
-    /// cores are backfilled: they get only cores that do not delay it.
+    /// Starts waiting jobs in order, each on free cores as a host, or otherwise as the guest of a running host. Jobs
+    /// behind the first one that finds no free cores are backfilled: they get only free cores that do not delay it.
     fn place(&mut self) -> Result<(), ClusterError> {
-        // Start of the first job without cores, and the number of cores that it leaves free then.
+        // Time at which the first job without cores can start, and the number of cores that it leaves free then.
         let mut reserved: Option<(f64, u32)> = None;
         let mut position = 0;
         while position < self.queue.len() {
@@ -210,13 +217,14 @@ impl Engine {
             // A backfilled job ends before the reserved start, or uses only cores that are left over then.
             let fits = match reserved {
                 None => true,
-                Some((end, spare)) => self.now + wall <= end || cores <= spare,
+                Some((start, spare)) => self.now + wall <= start || cores <= spare,
             };
             if cores <= self.free && fits {
-                if let Some((end, spare)) = &mut reserved {
-                    *spare -= if self.now + wall <= *end { 0 } else { cores };
+                if let Some((start, spare)) = &mut reserved {
+                    *spare -= if self.now + wall <= *start { 0 } else { cores };
                 }
                 self.free -= cores;
+                // Removes the job from the queue, so that `position` then has the next one.
                 let host = self.begin(position);
                 let now = self.now;
                 self.allocations.push(Allocation {
@@ -233,6 +241,7 @@ impl Engine {
             if reserved.is_none() {
                 reserved = Some(self.reservation(cores));
             }
+            // A job without cores may start as the guest of a running job.
             if let Some((index, decision, share)) = self.host_for(job, position)? {
                 let guest = self.begin(position);
                 let allocation = &mut self.allocations[index];
@@ -247,7 +256,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a job from the queue and starts or resumes it.
+    /// Removes the job at `position` from the queue, and starts or resumes it.
     fn begin(&mut self, position: usize) -> ActiveJob {
         let waiting =
             self.queue.remove(position).unwrap_or_else(|| unreachable!("a place of the queue"));
@@ -269,12 +278,14 @@ impl Engine {
     /// Returns the time at which `cores` cores are free if all jobs use their requested wall time, and the
     /// number of cores left over then.
     fn reservation(&self, cores: u32) -> (f64, u32) {
+        // A job beyond its requested time counts as one that ends now.
         let end_of =
             |running: &ActiveJob| (running.started + self.jobs[running.job].wall).max(self.now);
         let mut ends: Vec<_> = self
             .allocations
             .iter()
             .map(|allocation| {
+                // The cores are free once both the host and its guest have ended.
                 (
                     allocation.guest.iter().map(end_of).fold(end_of(&allocation.host), f64::max),
                     allocation.cores,
@@ -283,8 +294,8 @@ impl Engine {
             .collect();
         ends.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut free = self.free;
-        for (end_time, ended) in ends {
-            free += ended;
+        for (end_time, freed) in ends {
+            free += freed;
             if free >= cores {
                 return (end_time, free - cores);
             }
@@ -293,7 +304,9 @@ impl Engine {
         (f64::INFINITY, 0)
     }
 
-    /// Returns the first allocation that accepts this job as a guest, with its decision and share; `None` if none does.
+    /// Returns the index of the first allocation that accepts this job as a guest, with its decision and share.
+    /// `position` is the job's position in the queue. Returns `None` if no host accepts it. In schemes without
+    /// learners, the decision is 0 and unused.
     fn host_for(
         &mut self,
         job: usize,
@@ -335,10 +348,11 @@ impl Engine {
     fn state(&self, allocation: &Allocation) -> State {
         let host = &allocation.host;
         let job = &self.jobs[host.job];
-        let wanted = host.usable_cores(job) / f64::from(job.cores);
+        let used = host.usable_cores(job) / f64::from(job.cores);
+        // A new host has no speed yet, and counts as undisturbed.
         let rate = if host.speed > 0.0 { host.speed } else { 1.0 };
         State {
-            cpu: wanted,
+            cpu: used,
             memory: job.workflow.memory(),
             stage: f64::from(u8::from(host.is_parallel(job))),
             interval: (host.done / job.alone).min(1.0),
@@ -346,12 +360,13 @@ impl Engine {
         }
     }
 
-    /// Recomputes the speed of every job from the current shares.
+    /// Recomputes the speed of every job from its current cores, and those of its neighbour.
     fn set_speeds(&mut self) {
         for allocation in &mut self.allocations {
             let all = f64::from(allocation.cores);
             let host_job = &self.jobs[allocation.host.job];
             let wanted = allocation.host.usable_cores(host_job);
+            // Numbers of cores that the scheme grants to each. A job may use fewer.
             let (for_host, for_guest) = match self.arm {
                 Arm::Static => (all / 2.0, all / 2.0),
                 Arm::Idle => (all, (all - wanted).max(0.0)),
@@ -366,7 +381,7 @@ impl Engine {
             let guest_job = &self.jobs[guest.job];
             let host_cores = wanted.min(for_host);
             let guest_cores = guest.usable_cores(guest_job).min(for_guest);
-            // Memory demand beyond the allocation's memory, as a fraction of that memory.
+            // Memory demand beyond the allocation's memory, as a fraction of that memory. Unit: the memory of a core.
             let memory = |job: &Job| job.workflow.memory() * f64::from(job.cores);
             let missing = ((memory(host_job) + memory(guest_job)) / all - 1.0).max(0.0);
             // A guest without cores touches no memory.
@@ -403,6 +418,7 @@ impl Engine {
         for allocation in &mut self.allocations {
             let jobs = &self.jobs;
             let running = || std::iter::once(&allocation.host).chain(&allocation.guest);
+            // Memory used by a job, in units of a core's memory.
             let memory = |running: &ActiveJob| {
                 jobs[running.job].workflow.memory() * f64::from(jobs[running.job].cores)
             };
@@ -439,8 +455,8 @@ impl Engine {
                 index += 1;
                 continue;
             }
-            // A guest that outlives its host keeps the cores that it requested. The remaining cores become
-            // free.
+            // A guest that outlives its host becomes a host. It keeps as many cores as it requested, and the remaining
+            // cores become free.
             let remaining_guest = allocation.guest.take();
             let kept_cores = remaining_guest.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
             self.free += allocation.cores - kept_cores;
@@ -462,10 +478,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Reports the outcome of the last decision to the host's learner. Forgets a decision after which no time has
-    /// passed, or the host has done no work.
-    fn learn(&mut self, at: usize) -> Result<(), ClusterError> {
-        let allocation = &self.allocations[at];
+    /// Reports the outcome of the last decision of the allocation `index` to the host's learner. Forgets a decision
+    /// after which no time has passed, or the host has done no work. Does nothing without a guest, or in schemes
+    /// without learners.
+    fn learn(&mut self, index: usize) -> Result<(), ClusterError> {
+        let allocation = &self.allocations[index];
         let (Some(guest), false) = (&allocation.guest, self.learners.is_empty()) else {
             return Ok(());
         };
@@ -487,22 +504,23 @@ impl Engine {
         )
     }
 
-    /// Makes new decisions where they are due. A guest that gets no share waits at the front of the queue.
+    /// Makes new decisions about guests' shares where they are due. A guest that gets no share waits at the front of
+    /// the queue.
     fn choose_again(&mut self) -> Result<(), ClusterError> {
         if self.learners.is_empty() {
             return Ok(());
         }
-        for at in 0..self.allocations.len() {
-            if self.allocations[at].guest.is_none() || self.allocations[at].due > self.now {
+        for index in 0..self.allocations.len() {
+            if self.allocations[index].guest.is_none() || self.allocations[index].due > self.now {
                 continue;
             }
-            self.learn(at)?;
-            let allocation = &self.allocations[at];
+            self.learn(index)?;
+            let allocation = &self.allocations[index];
             let state = self.state(allocation);
             let learner = &mut self.learners[self.jobs[allocation.host.job].workflow.index()];
             let (decision, share) = learner.decide(self.now, &state)?;
             let now = self.now;
-            let allocation = &mut self.allocations[at];
+            let allocation = &mut self.allocations[index];
             allocation.host.done_at_decision = allocation.host.done;
             (allocation.share, allocation.chosen_at, allocation.due) = (share, now, now + INTERVAL);
             allocation.decision = decision;
@@ -521,7 +539,7 @@ impl Engine {
 
 impl ActiveJob {
     /// Sets the speed from the job's number of cores, its neighbour's busy fraction of the allocation, and the missing
-    /// fraction of the allocation's memory.
+    /// fraction of the allocation's memory. [`Contention`] explains the formula.
     fn set_speed(
         &mut self,
         job: &Job,
@@ -531,6 +549,7 @@ impl ActiveJob {
         missing_memory: f64,
     ) {
         let part = cores / self.usable_cores(job);
+        // A sequential stage neither waits for other threads nor suffers from shared caches.
         let (power, caches) = match self.is_parallel(job) {
             true => (contention.barriers, contention.caches * neighbour_busy),
             false => (1.0, 0.0),
@@ -539,7 +558,7 @@ impl ActiveJob {
         self.busy = cores;
     }
 
-    /// Moves to the next stage if the current one has ended. Returns true after the last stage.
+    /// Moves to the next stage if the current one has ended. Returns true if the last stage has ended.
     fn next_stage(&mut self, jobs: &[Job]) -> bool {
         let job = &jobs[self.job];
         // Less than a microsecond of work counts as none.

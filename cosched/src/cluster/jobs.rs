@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-/// Workflows of the paper.
+/// Workflows of the paper. All jobs of a workflow have the same stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workflow {
@@ -124,10 +124,11 @@ impl Workflow {
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub workflow: Workflow,
+    /// Number of requested cores.
     pub cores: u32,
     /// Standalone run time in seconds.
     pub alone: f64,
-    /// Requested wall time in seconds.
+    /// Requested wall time in seconds: the user's estimate, which is too long.
     pub wall: f64,
 }
 
@@ -147,6 +148,7 @@ pub(super) fn submitted(seed: u64) -> Vec<Job> {
         for workflow in Workflow::ALL {
             for cores in workflow.widths() {
                 let alone = workflow.hours_alone(*cores) * 3600.0;
+                // The upper 53 bits of the random number, as a fraction of 1.
                 let wall_factor =
                     1.2 + 0.8 * (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
                 jobs.push(Job { workflow, cores: *cores, alone, wall: alone * wall_factor });
@@ -169,12 +171,13 @@ mod tests {
     fn jobs_equal_those_of_the_paper() {
         let jobs = submitted(1);
         assert_eq!(jobs.len(), 45);
-        let of = |workflow| jobs.iter().filter(move |job| job.workflow == workflow);
-        assert_eq!(Workflow::ALL.map(|workflow| of(workflow).count()), [12, 12, 12, 9]);
+        let jobs_of = |workflow| jobs.iter().filter(move |job| job.workflow == workflow);
+        // Three sets, with four core counts of each workflow, and three of the last one.
+        assert_eq!(Workflow::ALL.map(|workflow| jobs_of(workflow).count()), [12, 12, 12, 9]);
         // The jobs of a set have 3 * (8 + 16 + 32 + 64) + 16 + 32 + 64 = 472 cores.
         assert_eq!(jobs.iter().map(|job| job.cores).sum::<u32>(), 3 * 472);
         for workflow in Workflow::ALL {
-            let hours: Vec<_> = of(workflow).map(|job| job.alone / 3600.0).collect();
+            let hours: Vec<_> = jobs_of(workflow).map(|job| job.alone / 3600.0).collect();
             let count = hours.len() as f64;
             let mean = hours.iter().sum::<f64>() / count;
             let spread =
@@ -183,7 +186,9 @@ mod tests {
             assert!(
                 (mean - published).abs() < 1e-9 && (spread / mean - published_spread).abs() < 1e-9
             );
-            assert!(of(workflow).all(|job| job.wall > 1.19 * job.alone && job.cores <= WIDEST));
+            assert!(
+                jobs_of(workflow).all(|job| job.wall > 1.19 * job.alone && job.cores <= WIDEST)
+            );
         }
         // Equal seeds give equal orders; other seeds give other orders.
         let order =

@@ -36,7 +36,7 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Cores are divided, without further slow-down.
+    /// No contention: jobs that share cores divide them, without further slow-down.
     pub const NONE: Self = Self { caches: 0.0, paging: 0.0, barriers: 1.0 };
 }
 
@@ -53,18 +53,19 @@ pub struct Experiment {
     pub cores: u32,
     /// Sharing scheme.
     pub arm: Arm,
-    /// Experts of ASA_X.
+    /// Experts that advise the learners of ASA_X; other schemes ignore them.
     pub experts: Vec<Expert>,
     /// Slow-down by sharing.
     pub contention: Contention,
-    /// Seconds after a refusal for which a host gets no new request of a guest.
+    /// Seconds after a refusal (a decision to give a guest no share) for which a host gets no new request of a guest.
     pub refusal: f64,
     /// Seed of the job order, the users' estimates and all draws.
     pub seed: u64,
 }
 
 impl Experiment {
-    /// Runs the experiment. `log` may return a writer for the log of each workflow's learner.
+    /// Runs the experiment. In the schemes of ASA_X, each workflow has a learner, which decides for its hosts. `log`
+    /// may return a writer for the log of a workflow's learner.
     pub fn run(
         &self,
         log: &mut dyn FnMut(Workflow) -> Option<Box<dyn std::io::Write>>,

@@ -1,6 +1,7 @@
 //! Results of a run: figures 3a and 3b, and tables 2 and 3 of ASA_X's paper (arXiv 2401.09706).
 //!
-//! A host is a job with cores of its own. A guest is a second job that shares a host's cores.
+//! A host is a job with cores of its own. A guest is a second job that shares a host's cores. An allocation is the
+//! cores of a host and its guest.
 
 use serde::Serialize;
 
@@ -14,11 +15,11 @@ use super::{Arm, Workflow};
 pub(super) struct Usage {
     /// Run time in seconds.
     seconds: f64,
-    /// Sum of busy cores times seconds.
+    /// Sum of the job's own busy cores times seconds.
     busy: f64,
-    /// Sum of the used CPU fraction of the allocation's cores, times seconds.
+    /// Sum of the used CPU fraction of the allocation, times seconds.
     cpu: f64,
-    /// Sum of their used memory fraction, times seconds.
+    /// Sum of the used memory fraction of the allocation, times seconds.
     memory: f64,
 }
 
@@ -42,6 +43,7 @@ pub(super) struct JobRecord {
     pub started: f64,
     /// End in seconds.
     pub ended: f64,
+    /// Its use of CPU and memory.
     pub usage: Usage,
 }
 
@@ -119,7 +121,7 @@ pub struct Figures {
 /// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 
-/// Computes the results of one run.
+/// Computes the results of one run from the completed jobs and the final learners.
 pub(super) fn figures(
     cores: u32,
     arm: Arm,
@@ -184,8 +186,9 @@ impl ClusterReport {
     /// Summarises runs of one scheme and size. Returns `None` without runs.
     #[must_use]
     pub fn of(runs: Vec<Figures>) -> Option<Self> {
-        let spread =
-            |of: fn(&Figures) -> f64| MeanDeviation::of(&runs.iter().map(of).collect::<Vec<_>>());
+        let spread = |value_of: fn(&Figures) -> f64| {
+            MeanDeviation::of(&runs.iter().map(value_of).collect::<Vec<_>>())
+        };
         let first = runs.first()?;
         Some(Self {
             cores: first.cores,
@@ -226,10 +229,15 @@ pub fn tables(reports: &[ClusterReport]) -> String {
     text.push('\n');
     for report in reports {
         text += &format!("{:5} {:14}", report.cores, report.arm.name());
-        for at in 0..Workflow::ALL.len() {
-            let mean = |of: fn(&PerWorkflow) -> f64| {
+        for index in 0..Workflow::ALL.len() {
+            // Mean of a column over the runs, for this workflow.
+            let mean = |value_of: fn(&PerWorkflow) -> f64| {
                 MeanDeviation::of(
-                    &report.runs.iter().map(|run| of(&run.workflows[at])).collect::<Vec<_>>(),
+                    &report
+                        .runs
+                        .iter()
+                        .map(|run| value_of(&run.workflows[index]))
+                        .collect::<Vec<_>>(),
                 )
                 .mean
             };

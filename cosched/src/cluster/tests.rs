@@ -22,8 +22,8 @@ fn experiment(cores: u32, arm: Arm, seed: u64) -> Experiment {
     Experiment { cores, arm, experts: Setup::built_in().trees(), contention, refusal: 60.0, seed }
 }
 
-/// Returns the means over ten seeds. `refusal` is the time in seconds for which a host gets no request after
-/// it refused one.
+/// Runs an arm with ten seeds and returns the means. `refusal` is the time in seconds for which a host gets no request
+/// after it refused one.
 fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> ClusterReport {
     let run = |seed| {
         let experiment = Experiment { contention, refusal, ..experiment(cores, arm, seed) };
@@ -131,6 +131,7 @@ impl Write for SharedLog {
 #[test]
 fn learner_logs_replay_exactly() {
     for arm in [Arm::AsaxPaper, Arm::AsaxPrinted, Arm::AsaxIw, Arm::AsaxBalanced] {
+        // One log for each of the four workflows, whose hosts have a learner of their own.
         let logs = [(); 4].map(|()| SharedLog::default());
         let run = experiment(128, arm, 2)
             .run(&mut |workflow| Some(Box::new(logs[workflow.index()].clone())))

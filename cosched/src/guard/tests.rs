@@ -1,4 +1,7 @@
 //! Guard over a core in emulated time: a queue of tasks, and a batch that uses its whole share.
+//!
+//! The guard limits the share of core time of a batch, a background job. It observes the core after each window of 10
+//! ms.
 
 use std::collections::VecDeque;
 
@@ -7,26 +10,30 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 
-/// Service time of every task.
+/// Service time of every task on a core without a batch.
 const SERVICE_NS: f64 = 50_000.0;
 /// Time between observations.
 const WINDOW_NS: u64 = 10_000_000;
 
 /// A core that serves tasks in order, slowed down by the batch's share.
 struct Core {
+    /// Generator of the arrivals.
     random: Xoshiro256PlusPlus,
+    /// Time since the start.
     now_ns: f64,
     /// Time of the next arrival.
     next_ns: f64,
-    /// Arrival time and remaining work of each task.
+    /// Arrival time and remaining work in nanoseconds of each task, in the order of arrival.
     tasks: VecDeque<(f64, f64)>,
 }
 
 /// Measurements of a window.
 struct Window {
+    /// Measurements for the guard.
     observation: Observation,
     /// Share of the batch in the window.
     batch: Share,
+    /// End of the window.
     end_ns: u64,
 }
 
@@ -37,7 +44,7 @@ impl Core {
         Self { random, now_ns: 0.0, next_ns: 0.0, tasks: VecDeque::new() }
     }
 
-    /// Runs a window with this load while the batch has `share`.
+    /// Runs a window with this load while the batch has `share`. Returns its measurements.
     fn window(&mut self, load: f64, share: Share) -> Window {
         let end = self.now_ns + WINDOW_NS as f64;
         let speed = 1.0 - share.part();
@@ -71,14 +78,14 @@ impl Core {
     }
 }
 
-/// Runs windows of 10 ms, with each of these loads for one second (100 windows). With `with_batch`, a batch
-/// uses its whole share.
+/// Runs a core and its guard in windows of 10 ms, with each of these loads for one second (100 windows). With
+/// `with_batch`, a batch uses the whole share that the guard allows. Without it, it gets none.
 fn windows(seed: u64, loads: &[f64], settings: &GuardSettings, with_batch: bool) -> Vec<Window> {
     let (mut core, mut guard) = (Core::new(seed), Guard::new(settings.clone()).unwrap());
     let mut share = Share::NONE;
     let mut windows = Vec::new();
-    for at in 0..loads.len() * 100 {
-        let window = core.window(loads[at / 100], share);
+    for index in 0..loads.len() * 100 {
+        let window = core.window(loads[index / 100], share);
         guard.observe(window.end_ns, &window.observation, share);
         share = if with_batch { guard.allowed(window.end_ns) } else { Share::NONE };
         windows.push(window);
@@ -107,6 +114,7 @@ fn load_step_stops_the_batch_within_100_ms() {
         assert_eq!(violations(&without_batch), 0, "seed {seed}: violated without batch");
         let with_batch = windows(seed, &loads, &settings(), true);
         // Ten windows are 100 ms. The load rises at windows 500, 1500, 2500 and 3500.
+        // The last two of the first five seconds, when the share has reached its limit.
         let low =
             with_batch[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
         assert!(low > 0.3, "seed {seed}: at low load the batch has {low}");
@@ -115,10 +123,11 @@ fn load_step_stops_the_batch_within_100_ms() {
             let most = after.iter().map(|window| window.batch.part()).fold(0.0, f64::max);
             assert!(most < 0.05, "seed {seed}: {most} of the core 100 ms after the step");
         }
-        let bad = violations(&with_batch);
+        // At most 1% of the windows may miss the objective.
+        let missed = violations(&with_batch);
         assert!(
-            bad * 100 <= with_batch.len(),
-            "seed {seed}: {bad} of {} windows",
+            missed * 100 <= with_batch.len(),
+            "seed {seed}: {missed} of {} windows",
             with_batch.len()
         );
     }
@@ -129,18 +138,20 @@ fn load_step_stops_the_batch_within_100_ms() {
 fn harmful_batch_is_admitted_ever_more_rarely() {
     // The batch harms at any share, as through caches, and the load does not show it.
     let mut guard = Guard::new(settings()).unwrap();
+    // Windows after which the batch gets a share again.
     let mut entries = Vec::new();
     let (mut share, mut windows_with_batch) = (Share::NONE, 0_u64);
-    for at in 0..6000_u64 {
+    for window in 0..6000_u64 {
         let tail = Some(if share > Share::NONE { 5000.0 } else { 300.0 });
-        let now_ns = at * WINDOW_NS;
+        let now_ns = window * WINDOW_NS;
         let next = guard.observe(now_ns, &Observation { load: 0.2, backlog: 0.0, tail }, share);
         if share == Share::NONE && next > Share::NONE {
-            entries.push(at);
+            entries.push(window);
         }
         windows_with_batch += u64::from(share > Share::NONE);
         share = next;
     }
+    // Each cool-down is at least as long as the last one.
     let gaps: Vec<_> = entries.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.len() >= 3 && gaps.windows(2).all(|pair| pair[1] >= pair[0]), "{gaps:?}");
     assert!(windows_with_batch * 100 <= 6000, "{windows_with_batch} of 6000 windows with batch");
@@ -149,13 +160,13 @@ fn harmful_batch_is_admitted_ever_more_rarely() {
 // promise: batch.2
 #[test]
 fn batch_keeps_its_share_near_the_objective() {
-    // The batch may grow by 10% in each call, after 200 ms. The objective is 2000 us, and growth ends at 0.7 of it.
-    // A load of 0.7 and the reserve of 0.2 leave room for 10%.
+    // The batch may grow by 10% in each call, because 200 ms pass between two calls, and `growth-ms` is 100. The
+    // objective is 2000 us, and growth ends at 0.7 of it. A load of 0.7 and the reserve of 0.2 leave room for 10%.
     let mut guard = Guard::new(settings()).unwrap();
-    let mut at = 0;
+    let mut now_ns = 0;
     let mut observe = |tail: f64, load: f64| {
-        at += 200_000_000;
-        guard.observe(at, &Observation { load, backlog: 0.0, tail: Some(tail) }, Share::MOST)
+        now_ns += 200_000_000;
+        guard.observe(now_ns, &Observation { load, backlog: 0.0, tail: Some(tail) }, Share::MOST)
     };
     assert_eq!([observe(300.0, 0.1), observe(300.0, 0.1)].map(Share::percent), [10, 20]);
     assert_eq!([observe(1800.0, 0.1), observe(1800.0, 0.1)].map(Share::percent), [20, 20]);
@@ -186,7 +197,7 @@ fn missing_or_invalid_observations_stop_the_batch() {
 }
 
 #[test]
-fn settings_that_guard_nothing_are_named() {
+fn error_names_the_invalid_setting() {
     let right = GuardSettings::default();
     for (settings, key) in [
         (GuardSettings { objective_us: 0.0, ..right.clone() }, "objective-us"),

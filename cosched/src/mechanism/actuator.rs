@@ -1,4 +1,4 @@
-//! Ways to give a batch a share of CPU time. The batch is confined in a cgroup.
+//! Ways to give a batch a share of CPU time. A batch is a background job on the workers' cores, confined in a cgroup.
 
 use super::group::{Group, GroupError};
 use crate::share::Share;
@@ -8,14 +8,14 @@ pub trait Actuator {
     /// Returns the name of the method.
     fn name(&self) -> &'static str;
 
-    /// Sets the share.
+    /// Sets the share of the batch in this cgroup.
     ///
     /// # Errors
     /// If the system refuses.
     fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError>;
 }
 
-/// CPU quota. A share of 0 freezes the batch where possible.
+/// CPU quota: the batch gets at most its share of the cores' time. A share of 0 freezes it where possible.
 #[derive(Clone, Debug)]
 pub struct Quota {
     /// Number of CPUs that a full share would use.
@@ -41,6 +41,7 @@ impl Actuator for Quota {
         if self.current == Some(share) {
             return Ok(());
         }
+        // If a call below fails, the share stays unknown, and the next call sets it again.
         let previous = self.current.take();
         // Without a freezer, a share of 0 becomes the smallest quota. The quota is set before the thaw, so
         // that the batch never runs with the old one.
@@ -58,7 +59,8 @@ impl Actuator for Quota {
     }
 }
 
-/// Smallest CPU weight, the same for each share. A share of 0 also freezes the batch where possible.
+/// Smallest CPU weight, the same for each share: the batch gets little of a core that other threads want. A share of 0
+/// also freezes it where possible.
 #[derive(Clone, Debug, Default)]
 pub struct Weight {
     /// True while the batch is frozen.

@@ -1,5 +1,5 @@
 //! Cgroup of a batch job, which is background work on the CPUs of the workers: one folder in each hierarchy that has a
-//! needed controller.
+//! needed controller. Version 2 has one hierarchy for all controllers, version 1 several.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the paths that [`Group::make`] would create below `parent`, a folder in each hierarchy.
+    /// Returns the paths that [`Group::make`] would create below `parent`, a folder in each hierarchy. The caller saves
+    /// them first, so that another process can remove them after a crash.
     #[must_use]
     pub fn planned(hierarchies: &Hierarchies, parent: &Path, name: &str) -> CgroupFolders {
         let below = parent.strip_prefix("/").unwrap_or(parent);
@@ -78,7 +79,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Opens the folders that another process recorded. Skips those that no longer exist.
+    /// Opens the folders that another process recorded, to end what it left behind. Skips those that no longer exist.
     #[must_use]
     pub fn reopen(made: &CgroupFolders, folder_functions: FolderFunctions) -> Self {
         let folders = made.folders().filter(|(_, path)| path.is_dir());
@@ -169,7 +170,7 @@ impl Group {
         write_file(&path, &quota.to_string())
     }
 
-    /// Sets the smallest CPU weight.
+    /// Sets the smallest CPU weight, so that other threads get nearly all of a contended CPU.
     ///
     /// # Errors
     /// If the system refuses, or the control file is missing.

@@ -1,4 +1,5 @@
-//! Cgroup controllers of this machine and their mount points.
+//! Cgroup controllers of this machine and their mount points. They hold a batch, a background job on the workers'
+//! cores.
 
 use std::fs;
 use std::io;
@@ -62,7 +63,7 @@ pub struct MountPoint {
 }
 
 /// Functions that create and remove cgroups. The kernel fills new folders, and removes them only when they
-/// have no processes.
+/// have no processes. Tests replace them to imitate the kernel in ordinary folders.
 #[derive(Clone, Copy, Debug)]
 pub struct FolderFunctions {
     /// Creates a cgroup.
@@ -80,6 +81,7 @@ impl FolderFunctions {
 /// Mounted cgroup hierarchies.
 #[derive(Clone, Debug)]
 pub struct Hierarchies {
+    /// Functions that create and remove cgroups in them.
     pub(super) folder_functions: FolderFunctions,
     /// Mount point of each controller that the machine has.
     mount_points: Vec<(Controller, MountPoint)>,
@@ -92,13 +94,14 @@ impl Hierarchies {
         Self::below(Path::new("/"), FolderFunctions::REAL)
     }
 
-    /// Finds the hierarchies of a machine with its files below `root`.
+    /// Finds the hierarchies of a machine with its files below `root`, by its list of mounts.
     #[must_use]
     pub fn below(root: &Path, folder_functions: FolderFunctions) -> Self {
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap_or_default();
         let mut mount_points = Vec::new();
         let mut v2_folder = None;
         for line in mounts.lines() {
+            // Fields: device, mount point, type, options.
             let mut fields = line.split(' ').skip(1);
             let (Some(mount_point), Some(kind), Some(options)) =
                 (fields.next(), fields.next(), fields.next())
@@ -109,8 +112,9 @@ impl Hierarchies {
             let folder = root.join(mount_point.replace("\\040", " ").trim_start_matches('/'));
             match kind {
                 "cgroup" => {
-                    let has_option =
-                        |one: &Controller| options.split(',').any(|it| it == one.name());
+                    let has_option = |controller: &Controller| {
+                        options.split(',').any(|option| option == controller.name())
+                    };
                     let mount_point = MountPoint { version: Version::V1, folder };
                     let found = Controller::ALL.into_iter().filter(has_option);
                     mount_points.extend(found.map(|controller| (controller, mount_point.clone())));

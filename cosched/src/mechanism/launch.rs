@@ -1,4 +1,5 @@
-//! Start of a batch: its first process enters cgroup, cores and scheduling class before it runs the command.
+//! Start of a batch, a background job on the workers' cores. Its first process enters cgroup, cores and scheduling
+//! class before it runs the command, so that no part of the batch ever runs without limits.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -68,7 +69,8 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
 const CAP_SYS_NICE: libc::c_ulong = 23;
 
 /// Prepares the command to start in this cgroup, on these cores and in this class, in a new process group.
-/// The process loses the right to real-time classes, and is killed when the calling thread exits.
+/// The process loses the right to real-time classes, in which it could delay the workers. The kernel kills it when the
+/// calling thread exits.
 ///
 /// # Errors
 /// If the cgroup's files cannot be opened.

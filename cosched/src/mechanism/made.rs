@@ -1,5 +1,5 @@
-//! List of the folders of a batch's cgroup, saved before they are created. A later process can thus remove
-//! the folders that a killed one left behind.
+//! List of the folders of a batch's cgroup, one in each mounted hierarchy. The process that runs the batch saves the
+//! list before it creates the folders. A later process can thus remove the folders that a killed one left behind.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl CgroupFolders {
         self.0
             .iter()
             .map(|(version, path)| (*version, path.as_path()))
-            .filter(move |it| is_ours(it.1))
+            .filter(move |folder| is_ours(folder.1))
     }
 
     /// Returns the paths of these folders.

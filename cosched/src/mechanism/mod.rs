@@ -1,5 +1,5 @@
 //! Confinement of a batch on worker cores: a cgroup in which it starts and ends, and ways to give it a share
-//! of the cores.
+//! of the cores. A batch is a job that runs in the background, on the cores of workers that serve short tasks.
 //!
 //! Finds the controllers of cgroup version 1 or 2, and reports those that the machine lacks. Changes only
 //! cgroups that it created, and in version 2 enables controllers in their parent. Their names are saved before

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Identity of a process; a later process with the same id is different.
+/// Identity of a process. Its start time distinguishes it from a later process with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Process id.
@@ -16,7 +16,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the process that has this id now.
+    /// Returns the process that has this id now; `None` without one.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let stat = Stat::of(&format!("/proc/{pid}"))?;
@@ -67,7 +67,7 @@ impl Scheduling {
     }
 }
 
-/// Returns the thread ids of a process.
+/// Returns the thread ids of a process; none after its exit.
 #[must_use]
 pub fn threads_of(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

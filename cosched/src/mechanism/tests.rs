@@ -1,4 +1,5 @@
-//! Tests on fake cgroup trees of both versions, and on this machine's cgroups where available.
+//! Tests on fake cgroup trees of both versions, and on this machine's cgroups where available. A fake tree is a
+//! temporary folder in which the tests write the files that the kernel would show.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -43,7 +44,7 @@ fn make(path: &Path) -> io::Result<()> {
     files.iter().try_for_each(|name| fs::write(path.join(name), ""))
 }
 
-/// Removes a cgroup. Kernel files do not prevent that, but processes do.
+/// Removes a cgroup as the kernel does: its files do not prevent that, but processes do.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::read_to_string(path.join("cgroup.procs"))?.is_empty() {
         true => fs::remove_dir_all(path),
@@ -54,7 +55,7 @@ fn remove(path: &Path) -> io::Result<()> {
 /// Functions for fake cgroups in ordinary folders.
 const FAKE: FolderFunctions = FolderFunctions { make, remove };
 
-/// Fake machine: its files below a temporary folder.
+/// Fake machine: its `proc/mounts` and cgroups below a temporary folder.
 struct Tree(TempDir);
 
 impl Tree {
@@ -126,6 +127,7 @@ fn cgroup_v1_controllers_hold_a_batch() {
     assert_eq!(tree.read("pids/wedjat-one/pids.max"), "40");
     let mut quota = Quota::of(2);
     quota.give(&group, Share::at_most(0.5)).unwrap();
+    // Half of two CPUs is the time of one: a quota of a whole period of 20 ms.
     assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_quota_us"), "20000");
     assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_period_us"), "20000");
     quota.give(&group, Share::NONE).unwrap();
@@ -151,6 +153,7 @@ fn cgroup_v2_controllers_hold_a_batch() {
     let tree = Tree::v2("cpuset cpu io pids\n");
     assert_eq!(tree.hierarchies().missing().count(), 0);
     let group = tree.group().unwrap();
+    // Each write replaces the fake file's text. The kernel would add the controller to the list.
     assert_eq!(
         tree.read("unified/cgroup.subtree_control"),
         "+pids",
@@ -176,6 +179,7 @@ fn cgroup_v2_controllers_hold_a_batch() {
 // promise: batch.2
 #[test]
 fn missing_controllers_are_named_and_foreign_groups_kept() {
+    // A machine with the controller pids only.
     let bare = Tree::v2("pids\n");
     let missing: Vec<_> = bare.hierarchies().missing().map(Controller::name).collect();
     assert_eq!(missing, ["cpu", "cpuset"]);
@@ -185,6 +189,7 @@ fn missing_controllers_are_named_and_foreign_groups_kept() {
     let error = Quota::of(1).give(&group, Share::MOST).unwrap_err().to_string();
     assert!(error.contains("no file for a quota (cpu.max"), "{error}");
 
+    // Another program has made a cgroup of the same name in one of the hierarchies.
     let tree = Tree::v1();
     tree.write("sys/fs/cgroup/pids/wedjat-one/kept", "by another");
     let error = tree.group().unwrap_err().to_string();
@@ -207,6 +212,7 @@ fn failed_share_is_set_by_the_next_call() {
     for (actuator, name) in
         [(&mut quota as &mut dyn Actuator, "cpu.max"), (&mut weight, "cpu.weight")]
     {
+        // Without its control file, the call fails.
         fs::remove_file(file(name)).unwrap();
         actuator.give(&group, half).unwrap_err();
         fs::write(file(name), "").unwrap();
@@ -249,6 +255,7 @@ fn saved_list_removes_only_own_folders() {
 fn undeletable_folder_is_reported_by_path() {
     let tree = Tree::v1();
     let group = tree.group().unwrap();
+    // A process that stays in the cgroup.
     tree.write("sys/fs/cgroup/freezer/wedjat-one/cgroup.procs", "1\n");
     let error = group.remove(Duration::from_millis(20)).unwrap_err().to_string();
     assert!(error.contains("freezer/wedjat-one"), "{error}");
@@ -281,8 +288,8 @@ fn process_identity_ends_with_the_process() {
     assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
 }
 
-/// Returns a group in this machine's cgroups. `None` on a machine without hierarchies, and with a note for a user
-/// without the right to create a group.
+/// Returns a group in this machine's cgroups, with its folders and limits. `None` on a machine without hierarchies, and
+/// with a note for a user without the right to create a group.
 fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     let hierarchies = Hierarchies::of_this_machine();
     let planned = Group::planned(
@@ -307,7 +314,7 @@ fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
 fn batch_starts_in_its_cgroup_and_always_ends() {
     let Some((group, planned, limits)) = real("batch") else { return };
     let _ = group.set_idle_class();
-    // Ignores SIGTERM, requests a real-time class, and forks until the limit.
+    // Ignores SIGTERM, requests a real-time class (which must fail), prints its CPUs, and forks until the limit.
     let script = "trap '' TERM HUP INT; f() { f | f & }; chrt -f 1 true 2>/dev/null && echo real; \
                   taskset -pc $$; echo begun; f; while :; do :; done";
     let mut command = Command::new("sh");

@@ -2,7 +2,8 @@
 //! discovery). The module `release` returns held packets.
 //!
 //! The caller, the *owner* of a context, stores held packets itself, each under a number that the context assigns: its
-//! *place*.
+//! *place*. A packet is held while the MAC address of its next hop is unknown, or while no worker may take its task.
+//! The *stages*, the steps of the packet path, decide on packets; the *node* around them adds queues and periodic work.
 
 use arrayvec::ArrayVec;
 use wedjat_core::io::{Buf, Burst, Pool, Port};
@@ -94,19 +95,23 @@ pub struct Context {
     pub(super) is_abandoned: bool,
 }
 
-/// Counts of a burst's verdicts other than `Forward`, by counter.
+/// Numbers of a burst's verdicts other than `Forward`. They are added to the counters once per burst.
 #[derive(Default)]
 struct Tally {
     /// All verdicts other than `Forward`.
     not_forwarded: u64,
+    /// Verdicts `Consumed`.
     consumed: u64,
+    /// Verdicts `Answer`.
     answers: u64,
 }
 
 /// Passes `Forward` verdicts, the common case, to `take`, and collects the rest. The rest needs the node, which the
 /// stages borrow until the burst is decided.
 struct SplitVerdicts<F> {
+    /// Caller's function for a packet's index in the burst and its verdict.
     take: F,
+    /// Index and verdict of each other packet.
     rest: ArrayVec<(usize, stage::Verdict), BURST>,
 }
 
@@ -180,6 +185,7 @@ impl Context {
         let mut split = SplitVerdicts { take, rest: ArrayVec::new() };
         self.node.stages.process(port, now, packets, &mut split);
         let mut tally = Tally::default();
+        // The stages no longer borrow the node, so the rest of the verdicts can be converted.
         let SplitVerdicts { take, rest } = &mut split;
         for &(index, verdict) in &*rest {
             take(index, self.convert(port, verdict, now, &mut tally));
@@ -188,9 +194,10 @@ impl Context {
         Ok(rest.len())
     }
 
-    /// Decides like [`Context::process`], but does not change the bytes of tasks and replies. `rewrites`
-    /// receives the changes for packets that proceed or wait only for their next hop. Answers are rewritten
-    /// in place nevertheless, and so are tasks that waited for a worker, by [`Context::release`].
+    /// Decides like [`Context::process`], but does not change the bytes of tasks and replies. Owners that cannot write
+    /// to received packets, or write them elsewhere, apply the changes themselves. `rewrites` receives the changes for
+    /// packets that proceed or wait only for their next hop. Answers are rewritten in place nevertheless, and so are
+    /// tasks that waited for a worker, by [`Context::release`].
     ///
     /// # Errors
     /// If the port does not exist, the burst is too large, or there is too little room. Nothing is done then.
@@ -219,7 +226,7 @@ impl Context {
         Ok(())
     }
 
-    /// Checks the arguments of a call.
+    /// Checks that the port exists and the burst is not too large.
     #[inline]
     fn check(&self, port: usize, packets: usize) -> Result<(), Misuse> {
         if port >= self.node.stages.network().ports().len() {
@@ -231,8 +238,8 @@ impl Context {
         Ok(())
     }
 
-    /// Converts a verdict of the stages on a packet that port `received_by` received. Assigns a place to a held
-    /// packet.
+    /// Converts a verdict of the stages on a packet that port `received_by` received at `now` ticks. Assigns a place to
+    /// a held packet, and adds the verdict to `tally`. Without a free place, a packet to be held is dropped instead.
     fn convert(
         &mut self,
         received_by: usize,
@@ -243,14 +250,17 @@ impl Context {
         tally.not_forwarded += u64::from(!matches!(verdict, stage::Verdict::Forward { .. }));
         match verdict {
             stage::Verdict::Forward { port, worker } => Verdict::Forward { port, worker },
+            // The packet waits for the MAC address of the neighbour at `slot`.
             stage::Verdict::Hold { port, worker, slot } => match self.place() {
                 Some(place) => {
+                    // The oldest such packet, if it makes room for this one.
                     let oldest = self.node.hold(place, port, worker, slot, now);
                     self.places.pushed_out.extend(oldest);
                     Verdict::Hold { place, worker }
                 }
                 None => self.drop(DropReason::NeighbourQueueFull),
             },
+            // The task waits for a worker.
             stage::Verdict::Queue { pool } => {
                 let pool = usize::from(pool);
                 let Some(place) = self.places.take() else {
@@ -273,7 +283,7 @@ impl Context {
             }
             stage::Verdict::Consumed => {
                 tally.consumed += 1;
-                // A neighbour may have answered.
+                // The packet may be a neighbour's answer, which releases the packets held for it.
                 self.node.review_neighbours();
                 Verdict::Consumed
             }
@@ -293,13 +303,15 @@ impl Context {
         Verdict::Drop(reason)
     }
 
-    /// Counts the packets of a burst.
+    /// Adds a burst of `received` packets to the counters. `tally` has their verdicts other than `Forward`. The
+    /// stages and the node count drops themselves.
     #[inline]
     fn account(&self, received: usize, tally: &Tally) {
         let counters = self.node.stages.counters();
         let received = received as u64;
         counters.add(Counter::RxPackets, received);
         counters.add(Counter::Forwarded, received - tally.not_forwarded);
+        // An answer counts as a consumed packet and as a new one.
         counters.add(Counter::Consumed, tally.consumed + tally.answers);
         counters.add(Counter::Originated, tally.answers);
         if tally.not_forwarded > 0 {
@@ -307,7 +319,8 @@ impl Context {
         }
     }
 
-    /// Publishes the number of packets held by the owner.
+    /// Publishes the number of packets held by the owner in the gauge `Held`. Packets that were pushed out count until
+    /// the owner receives them.
     pub(super) fn note_held(&self) {
         self.node.note_held(self.places.pushed_out.len());
     }
@@ -317,13 +330,14 @@ impl Context {
     pub fn unsent(&mut self, packets: u64) {
         let counters = self.node.stages.counters();
         let forwarded = counters.read(Counter::Forwarded);
+        // Forwarded packets less those reported before.
         counters.drop(
             DropReason::TxFull,
             packets.min(forwarded - counters.dropped(DropReason::TxFull)),
         );
     }
 
-    /// Sends forwarded packets out of a port. Packets that it rejects twice are freed and counted as by
+    /// Sends forwarded packets out of a port, in bursts. Packets that it rejects twice are freed and counted as by
     /// [`Context::unsent`].
     pub fn send<P: Port>(&mut self, port: &mut P, packets: impl IntoIterator<Item = P::Buf>) {
         let mut packets = packets.into_iter();
@@ -339,10 +353,11 @@ impl Context {
         }
     }
 
-    /// Reports answers and questions that were lost for lack of a buffer, or that the port rejected and the owner
-    /// freed. Counts no more packets than were made.
+    /// Reports packets of the context's own, answers and questions, that were lost for lack of a buffer, or that the
+    /// port rejected and the owner freed. Counts no more packets than were made.
     pub fn unsent_own(&mut self, packets: u64) {
         let counters = self.node.stages.counters();
+        // Own packets less those reported before.
         let sent = counters.read(Counter::Originated) - counters.read(Counter::OriginatedUnsent);
         counters.add(Counter::OriginatedUnsent, packets.min(sent));
     }
@@ -354,8 +369,8 @@ impl Context {
         }
     }
 
-    /// Writes the next neighbour question that is due to the start of `frame`. Call it in every iteration of
-    /// the owner's loop, after [`Context::release`], until it returns `None`.
+    /// Writes the next neighbour question that is due at `now` ticks to the start of `frame`; `None` if none is due.
+    /// Call it in every iteration of the owner's loop, after [`Context::release`], until it returns `None`.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; QUESTION_LEN]) -> Option<Question> {
         let question = self.node.next_question(now)?;

@@ -1,5 +1,6 @@
-//! Places for held packets. An embedded scheduler stores no packets: the owner of a context stores each held packet
-//! at the numbered place that the scheduler assigned.
+//! Places for held packets. An embedded scheduler stores no packets. Its caller, the owner of a context (one core's
+//! part), stores each held packet at the numbered place that the context assigned. A packet is held while the MAC
+//! address of its next hop is unknown, or while its task waits for a worker.
 
 use arrayvec::ArrayVec;
 
@@ -8,7 +9,7 @@ use wedjat_core::limits::{BURST, UNRESOLVED_HELD_MAX};
 use wedjat_core::node::PacketStore;
 use wedjat_core::reason::DropReason;
 
-/// Places for held packets. All memory is allocated on creation.
+/// Numbers of the places for held packets, free and in use. All memory is allocated on creation.
 #[derive(Debug)]
 pub struct HeldPlaces {
     /// Free places.
@@ -16,13 +17,13 @@ pub struct HeldPlaces {
     /// Number of places, free or not.
     count: usize,
     /// Places of packets that made room for others, with the reasons. [`Context::release`](super::Context::release)
-    /// returns them as dropped.
+    /// returns them as dropped, and frees the places.
     pub pushed_out: ArrayVec<(u32, DropReason), BURST>,
 }
 
 impl HeldPlaces {
-    /// Creates places for packets without a MAC address, for a burst of such packets that made room for others, and for
-    /// `queued` tasks without a worker.
+    /// Creates places for packets whose next hop's MAC address is unknown, for a burst of such packets that made room
+    /// for others, and for `queued` tasks without a worker.
     pub fn new(queued: usize) -> Self {
         let count = UNRESOLVED_HELD_MAX + BURST + queued;
         // In descending order: `take` removes the last, so low places are used first.
@@ -35,7 +36,7 @@ impl HeldPlaces {
         self.count
     }
 
-    /// Returns a free place, if any.
+    /// Takes a free place, if any. The caller returns it by `release`.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
@@ -46,7 +47,7 @@ impl HeldPlaces {
     }
 }
 
-/// Packets that an owner keeps, by place.
+/// Packets that an owner keeps, by place. The node reads and rewrites a held packet through it.
 pub struct PlaceStore<'a, B>(pub &'a mut [Option<B>]);
 
 impl<B: Buf> PacketStore<u32> for PlaceStore<'_, B> {

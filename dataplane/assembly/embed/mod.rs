@@ -1,4 +1,5 @@
-//! Embedded scheduler for other programs: bursts in, verdicts out, without ports and clock.
+//! Embedded scheduler for other programs: bursts (up to 32 packets) in, verdicts out, without ports and clock. The
+//! program receives and sends the packets, and passes the time, `now`, in ticks of its own clock.
 //!
 //! A [`Scheduler`] is created from a configuration, the same text that `wedjat leaf` reads. It hands out a
 //! [`Context`] for each of `leaf.cores`, and a context decides on bursts that its owner received. Settings of
@@ -8,6 +9,9 @@
 //! Programs with their own header leave out the ports. A scheduler without `[[port]]` hands out a [`Picker`]
 //! for each core. It takes tasks and reports as values and chooses workers. A server's `ip` is then only the
 //! name of its host.
+//!
+//! Pools, servers and workers form the membership. [`Scheduler::apply`] changes it, and each change has a number, its
+//! epoch.
 //!
 //! After creation no function for packets allocates, makes a system call, prints, or ends the process. With a
 //! `state` in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that
@@ -64,7 +68,7 @@ use wedjat_desired::state::ReplyPath;
 /// Settings besides the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Ticks per second of the clock behind `now`.
+    /// Ticks per second of the clock from which the program reads `now`.
     pub ticks_hz: u64,
     /// MAC addresses of all ports, in order. Used for ports without a configured one.
     pub macs: &'a [Mac],
@@ -117,7 +121,7 @@ pub enum EmbedError {
 /// An embedded node, without devices and threads for packets.
 #[derive(Debug)]
 pub struct Scheduler {
-    /// Number of ports.
+    /// Number of configured ports.
     ports: usize,
     /// Context of each core until [`Scheduler::context`] returns it. Empty without ports in the
     /// configuration.
@@ -128,10 +132,13 @@ pub struct Scheduler {
     counters: Vec<Counters>,
     /// Maximum number of packets or tasks that a core holds.
     places: usize,
+    /// Seed of all random streams.
     seed: u64,
+    /// Conversion of ticks to nanoseconds.
     timing: Timing,
-    /// State, published as long as this exists.
+    /// State (loads, counters, neighbours) of all cores. Its thread copies it into the file as long as this exists.
     table: Arc<Table>,
+    /// Applies changes of the membership. Locked, because any thread may request them.
     control: Mutex<Control>,
 }
 
@@ -172,9 +179,10 @@ impl Scheduler {
     /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// If the state file cannot be created, a port has no MAC address, or no port leads to a server. If a pool has servers
-    /// of both address families, there are too many neighbours, or the clock has no ticks. Also for a configuration of a
-    /// spine, or one with an agent, spines, or a policy that sends probes.
+    /// If the state file cannot be created, a port has no MAC address, or no port leads to a server. If a pool has
+    /// servers of both address families, there are too many neighbours, or the clock has no ticks. Also for a
+    /// configuration of a spine, or one with an agent, spines, a policy that sends probes, or servers that answer
+    /// clients directly.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {
@@ -186,6 +194,7 @@ impl Scheduler {
         if config.role == Role::Spine || !config.spines.is_empty() {
             return Err(EmbedError::Fabric);
         }
+        // Such a policy asks workers for their queue lengths, and the library sends no packets of its own to workers.
         let needs_probes = |pool: &&PoolConfig| {
             let settings = &pool.settings;
             settings.reports == Reports::Messages && settings.policy.probes()
@@ -202,7 +211,7 @@ impl Scheduler {
         let membership = Membership::of(config);
         let stages = crate::stages(config, &membership, macs, &table)?;
         let (cores, commands) = crate::cores(&stages, &table);
-        // The library cannot send signals. The control refuses links of a pool to a spine.
+        // The library cannot send load signals to spines, so the control refuses changes that add a spine to a pool.
         let control = Control::of(Arc::clone(&table), membership, cores.without_spines());
         let counters = (0..stages.len()).map(|core| table.counters(core)).collect();
         let (mut contexts, mut pickers) = (Vec::new(), Vec::new());
@@ -212,12 +221,12 @@ impl Scheduler {
                 false => contexts.push(Some(Context::new(stages, commands, ticks_hz))),
             }
         }
-        let of_contexts = contexts.iter().flatten().map(Context::places);
-        let of_pickers = pickers.iter().flatten().map(Picker::places);
+        let context_places = contexts.iter().flatten().map(Context::places);
+        let picker_places = pickers.iter().flatten().map(Picker::places);
         Ok(Self {
             timing: Timing { ticks_hz },
             control: Mutex::new(control),
-            places: of_contexts.chain(of_pickers).max().unwrap_or(0),
+            places: context_places.chain(picker_places).max().unwrap_or(0),
             counters,
             contexts,
             pickers,
@@ -245,8 +254,8 @@ impl Scheduler {
         self.pickers.get_mut(core)?.take()
     }
 
-    /// Returns the maximum number of packets that the owner of a context keeps at a time, see
-    /// [`Verdict::Hold`], or of tasks that a picker holds.
+    /// Returns the maximum number of packets that the owner of a context keeps at a time, see [`Verdict::Hold`], or of
+    /// tasks that a picker holds. It is the maximum over all cores.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places
@@ -270,9 +279,9 @@ impl Scheduler {
     pub fn workers(&self) -> Vec<WorkerState> {
         let membership = self.control().membership().clone();
         let pools = self.snapshot().pools.into_iter();
-        let of_pool = |PoolSnapshot { id: pool, members, .. }: PoolSnapshot| {
+        let states_of_pool = |PoolSnapshot { id: pool, members, .. }: PoolSnapshot| {
             let membership = &membership;
-            // Leaves out a member that joined after the first of the two readings.
+            // The membership was read before the snapshot. A worker that joined in between is left out.
             members.into_iter().filter_map(move |member| {
                 let (index, place) = membership.place(pool, member.worker)?;
                 let worker = membership.pools[index].as_ref()?.members[place]?;
@@ -290,7 +299,7 @@ impl Scheduler {
                 })
             })
         };
-        pools.flat_map(of_pool).collect()
+        pools.flat_map(states_of_pool).collect()
     }
 
     /// Returns the current state, as a state file has it.
@@ -299,8 +308,9 @@ impl Scheduler {
         self.table.snapshot()
     }
 
-    /// Applies a change: each context adopts it at its next [`Context::release`]. Returns the epoch of the
-    /// change. Allocates and frees memory, and may wait for another such thread; contexts never wait for it.
+    /// Applies a change of the membership: each context or picker adopts it at its next `release`. Returns the epoch of
+    /// the change. Allocates and frees memory, and may wait for another thread in such a call. Contexts never wait for
+    /// it.
     ///
     /// # Errors
     /// Reason why the change is impossible. Nothing has changed then.
@@ -314,8 +324,8 @@ impl Scheduler {
         self.control().acknowledged()
     }
 
-    /// Frees replaced objects and releases workers, servers and pools that have left. Call it periodically
-    /// during changes; `now` is in ticks.
+    /// Frees objects that a change replaced, and the places of workers, servers and pools that have left. Polling
+    /// threads free no memory, so they leave it to this call. Call it periodically during changes; `now` is in ticks.
     pub fn collect(&self, now: u64) {
         self.control().tend(self.timing.to_ns(now));
     }
@@ -326,7 +336,7 @@ impl Scheduler {
         self.control().is_settled()
     }
 
-    /// Locks the control, even after a panic of a thread with the lock.
+    /// Locks the control. A panic of another thread with the lock does not block later changes.
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }

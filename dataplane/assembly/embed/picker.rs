@@ -1,5 +1,7 @@
 //! One core's part of an embedded scheduler that takes tasks and reports as values, for programs with their
-//! own header. Such a program receives and sends the packets itself, and only asks which worker gets a task.
+//! own header. Such a program receives and sends the packets itself, and only asks which worker gets a task. A task is
+//! *held* while no worker may take one more. The *stages* decide on tasks; the *node* around them adds queues and
+//! periodic work.
 
 use wedjat_core::limits::BURST;
 use wedjat_core::node::{Commands, Egress, Node, PacketStore, Timing};
@@ -66,7 +68,7 @@ impl PacketStore<QueuedTask> for PickerStore {
         _now: u64,
         waiting: &mut QueuedTask,
     ) -> Option<Verdict> {
-        stages.offer_reported(pool, waiting.task)
+        stages.offer_by_value(pool, waiting.task)
     }
 }
 
@@ -77,6 +79,7 @@ impl PacketStore<QueuedTask> for PickerStore {
 /// received = sent + consumed + dropped + held.
 #[derive(Debug)]
 pub struct Picker {
+    /// The node, with the waiting tasks.
     node: Node<QueuedTask>,
     /// True once the owner stops, so that all held tasks are dropped.
     is_abandoned: bool,
@@ -142,8 +145,8 @@ impl Picker {
         Ok(())
     }
 
-    /// Appends the tasks with the choice `Held` to their pool's queue. Turns the choice into a drop if there
-    /// is no room.
+    /// Appends the tasks with the choice `Held` to the queue of the pool at index `pool`, at `now` ticks.
+    /// `policy_tasks` are the same tasks as the policy sees them. Turns the choice into a drop if there is no room.
     fn hold(
         &mut self,
         (pool, now): (usize, u64),
@@ -154,6 +157,7 @@ impl Picker {
         for ((choice, policy_task), task) in choices.iter_mut().zip(policy_tasks).zip(tasks) {
             if *choice == Choice::Held {
                 let waiting = QueuedTask { id: task.id, task: *policy_task };
+                // 0: the receiving port, which a task by value does not have. The node counts the drop.
                 if self.node.enqueue(waiting, pool, 0, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
@@ -163,8 +167,8 @@ impl Picker {
         self.node.note_held(0);
     }
 
-    /// Processes workers' reports in order. Returns the number of accepted reports. Reports of unknown
-    /// workers count as dropped.
+    /// Processes workers' reports in order, each of which updates the worker's estimated load. Returns the number of
+    /// accepted reports. Reports of unknown workers count as dropped.
     pub fn report(&mut self, reports: &[WorkerReport]) -> usize {
         let mut accepted = 0;
         for &WorkerReport { worker, queue, service_ns, answers } in reports {
@@ -200,12 +204,14 @@ impl Picker {
 
     /// Returns the next task that is no longer held: it has a worker, or is dropped. Call it in every
     /// iteration of the caller's loop, after [`Picker::pick`] and [`Picker::report`], until it returns
-    /// `None`, even if nothing is held. It also advances the time and adopts changes of members and policies.
+    /// `None`, even if nothing is held. `now` is the time in ticks. The call also does the periodic work that is due,
+    /// and adopts changes of members and policies.
     ///
     /// Tasks of each pool leave in the order of their arrival at this core.
     pub fn release(&mut self, now: u64) -> Option<ReleasedTask> {
         if now >= self.node.next_tick() {
             self.node.tick(now);
+            // Adds the policies' own counts to the counters.
             self.node.stages.collect_picks();
         }
         let Some(released) = self.next_released(now) else {
@@ -218,7 +224,8 @@ impl Picker {
         Some(released)
     }
 
-    /// Returns the next task that is no longer held.
+    /// Returns the next task that is no longer held, or `None`: every task at the owner's end, otherwise a task that
+    /// has a worker or is dropped.
     fn next_released(&mut self, now: u64) -> Option<ReleasedTask> {
         if self.is_abandoned {
             if let Some(QueuedTask { id, .. }) = self.node.abandon() {

@@ -1,5 +1,6 @@
-//! Release of held packets, in the order in which a leaf would send them. Each lies at the owner's *place*
-//! with the number that the context assigned.
+//! Release of held packets, in the order in which a leaf would send them. The owner, the program that calls a context,
+//! stores each held packet under a number that the context assigned, its *place*. A packet is held while the MAC
+//! address of its next hop is unknown, or while its task waits for a worker.
 
 use wedjat_core::io::Buf;
 use wedjat_core::node::Egress;
@@ -22,8 +23,9 @@ pub struct ReleasedPacket<B> {
 
 impl Context {
     /// Returns the next packet that is no longer held, from the places that its owner keeps: rewritten and
-    /// ready to send, or dropped. Call it in every iteration of the owner's loop until it returns `None`,
-    /// even if nothing is held. It also advances the time.
+    /// ready to send, or dropped. Call it in every iteration of the owner's loop until it returns `None`, even if
+    /// nothing is held. `now` is the time in ticks of the owner's clock. The call also does the periodic work that is
+    /// due, and adopts changes of members and policies.
     ///
     /// A packet is dropped if its next hop does not answer. Tasks of each pool that wait for a worker leave
     /// in the order of their arrival at this core. A packet missing at its place counts as dropped.
@@ -34,6 +36,7 @@ impl Context {
     ) -> Option<ReleasedPacket<B>> {
         if now >= self.node.next_tick() {
             self.node.tick(now);
+            // Adds the policies' own counts to the counters.
             self.node.stages.collect_picks();
         }
         loop {
@@ -53,13 +56,14 @@ impl Context {
         }
     }
 
-    /// Drops all held packets at the end of their owner. [`Context::release`] returns them as dropped.
+    /// Drops all held packets at the end of their owner. [`Context::release`] returns them as dropped, so that the
+    /// owner can free them.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }
 
-    /// Returns the place and the verdict of the next packet that is no longer held: all at the owner's end,
-    /// then packets that made room for others, then those that may proceed.
+    /// Returns the place and the verdict of the next packet that is no longer held, or `None`. At the owner's end these
+    /// are all packets. Otherwise packets that made room for others come first, then those that may proceed.
     fn next_released<B: Buf>(
         &mut self,
         now: u64,

@@ -1,4 +1,11 @@
-//! An agent between a port in memory and workers of the same thread: the test makes every step itself.
+//! An agent between a port in memory and workers of the same thread: the test makes every step itself. Also the
+//! fixtures of the submodules' tests.
+//!
+//! An agent gives the tasks of a host to its workers. A worker claims a channel of the region, memory shared with the
+//! agent, and the agent grants the claim at its next tick (100 us): the worker is then attached. The agent registers
+//! attached workers with its leaf, and sends keep-alives. A `Rig` is an agent with the far end of its port, where the
+//! test plays leaf and clients. The ledger is the accounting of packets: received ones equal those sent, consumed,
+//! dropped and held.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -29,7 +36,7 @@ mod threads;
 /// 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-/// 10.0.2.1.
+/// 10.0.2.1. Its packets, and those of clients, come from `LEAF_MAC`.
 const LEAF: u32 = 0x0A00_0201;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// 10.0.1.2.
@@ -64,7 +71,7 @@ impl Family {
         }
     }
 
-    /// Returns the configuration with addresses of this family.
+    /// Returns the configuration `text`, written for IPv4, with addresses of this family.
     fn text(self, text: &str) -> String {
         match self {
             Self::V4 => text.to_owned(),
@@ -78,7 +85,7 @@ impl Family {
         }
     }
 
-    /// Returns the offset of a payload.
+    /// Returns the offset of the UDP payload in a frame.
     fn payload(self) -> usize {
         match self {
             Self::V4 => udp::PAYLOAD,
@@ -100,7 +107,8 @@ impl Family {
         }
     }
 
-    /// Returns a packet to this host at the agent's MAC address, with these UDP ports.
+    /// Returns a packet with this task header to this host at the agent's MAC address, with these UDP ports. Hosts are
+    /// given by their IPv4 addresses.
     fn packet(
         self,
         (src, src_mac): (u32, Mac),
@@ -125,12 +133,12 @@ impl Family {
         }
     }
 
-    /// Returns a client's packet.
+    /// Returns a client's packet to the agent, as the leaf forwards it.
     fn frame(self, header: &Header, body: &[u8]) -> Vec<u8> {
         self.packet((CLIENT, LEAF_MAC), (AGENT, 40_000, 1234), header, body)
     }
 
-    /// Returns a question for an address, from a host at the leaf's MAC address.
+    /// Returns a question for the MAC address of `target`, from the host `by` at the leaf's MAC address.
     fn question(self, by: u32, target: u32) -> Vec<u8> {
         match self {
             Self::V4 => {
@@ -147,7 +155,7 @@ impl Family {
         }
     }
 
-    /// Returns the address that the agent's question asks for.
+    /// Returns the address whose MAC address the agent's frame asks for; `None` if the frame is no such question.
     fn question_target(self, frame: &[u8]) -> Option<IpAddr> {
         match self {
             Self::V4 => {
@@ -206,10 +214,11 @@ impl Family {
 
 /// Returns the identities of workers 10, 11 and so on.
 fn identities(workers: u16) -> Vec<WorkerIdentity> {
-    (0..workers).map(|at| WorkerIdentity { id: 10 + at, pool: POOL }).collect()
+    (0..workers).map(|index| WorkerIdentity { id: 10 + index, pool: POOL }).collect()
 }
 
-/// Returns a configuration with workers 10, 11 and so on in one pool.
+/// Returns an agent's configuration with `workers` workers, 10, 11 and so on, in one pool. Its central queue holds
+/// `queue` tasks; those beyond are dropped, or refused to their client.
 fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String {
     let (last, timeout) = (9 + workers, 1000 * TIMEOUT / HZ);
     let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
@@ -226,6 +235,7 @@ fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String 
 struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
+    /// Pool of the agent's packet buffers.
     frames: FramePool,
     /// Workers' ends of the region.
     handles: AgentHandles,
@@ -245,7 +255,7 @@ impl Rig {
         Self::of((family, policy), None, workers, queue, overflow)
     }
 
-    /// Creates a rig whose workers have these links.
+    /// Same as [`Rig::over`], with these links to workers; `None` for workers that attach to the region.
     fn of(
         (family, policy): (Family, &str),
         links: Option<Vec<WorkerLink<Packet<Frame>>>>,
@@ -272,8 +282,8 @@ impl Rig {
     }
 
     /// Attaches the worker with this index, and checks that the agent grants its claim.
-    fn attach_worker(&mut self, at: usize) -> WorkerEnd {
-        let worker_end = self.handles.claim(at);
+    fn attach_worker(&mut self, index: usize) -> WorkerEnd {
+        let worker_end = self.handles.claim(index);
         self.after(100);
         assert!(worker_end.receiver().is_granted());
         worker_end.start();
@@ -286,13 +296,14 @@ impl Rig {
         self.after(1);
     }
 
-    /// Delivers a task that names worker `dst`. 77 is the client's number, which the reply returns in its `dst`.
+    /// Delivers a task that names worker `dst`, or none (`NO_MEMBER`), with a sequence number. 77 is the client's
+    /// number, which the reply returns in its `dst`.
     fn task(&mut self, dst: u16, seq: u16, payload: &[u8]) {
         let header = Header { dst, src: 77, ..Header::new_task(POOL, seq) };
         self.send(&self.family.frame(&header, payload));
     }
 
-    /// Returns the replies from the wire: header and client's bytes. Checks their addresses, and skips
+    /// Returns the replies from the wire: header, and the payload for the client. Checks their addresses, and skips
     /// neighbour questions and registrations.
     fn replies(&mut self) -> Vec<(Header, Vec<u8>)> {
         let mut replies = Vec::new();
@@ -321,7 +332,7 @@ impl Rig {
         self.agent.counters().dropped(reason)
     }
 
-    /// Returns the attach statistics of the only pool.
+    /// Returns the attach statistics of the only pool: numbers of workers that joined, and that ended by each cause.
     fn attach_stats(&self) -> AttachStats {
         self.agent.attach_stats().next().unwrap()
     }
@@ -360,6 +371,7 @@ fn worker_serves_task_and_client_gets_reply() {
         };
         worker_end.answer(task, answer, || 2500).unwrap();
         rig.after(1);
+        // The reply is the last packet, after the agent's question for its leaf.
         let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
         let datagram = family.parse(packet.bytes()).unwrap();
         let payload = &packet.bytes()[datagram.payload()..];
@@ -377,6 +389,8 @@ fn worker_serves_task_and_client_gets_reply() {
 // promise: batch.2
 #[test]
 fn watched_agent_publishes_times_and_queues() {
+    // A batch job on the workers' cores watches the agent: it reads the times and the queue from the region. Its
+    // request is valid for a second.
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
     let watch = rig.handles.region.watch();
     let mut worker_end = rig.attach_worker(0);
@@ -432,7 +446,7 @@ fn times_in_the_queue_are_recorded() {
     rig.balanced();
 }
 
-/// Delivers a task, which its worker completes 100 ticks later.
+/// Delivers a task, which its worker completes 100 ticks later. The agent collects the answer after one more tick.
 fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
     rig.task(10, seq, &[]);
     rig.after(100);
@@ -442,6 +456,8 @@ fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
 
 #[test]
 fn named_worker_task_is_answered_in_its_name() {
+    // The leaf names worker 10, whose queue it counts. The agent gives the tasks to any of its workers, and the reply
+    // reports the queue of the named one.
     for family in FAMILIES {
         let mut rig = Rig::over(family, "jbsq(k=1)", 2, 16, Overflow::Drop);
         let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
@@ -493,6 +509,7 @@ fn queue_keeps_order_and_bound() {
         assert_eq!(rig.agent.counters().read(Gauge::Queued), 3);
         assert_eq!(rig.agent.dispatcher(0).unwrap().view().queued(), 3, "by pool");
         assert_eq!(rig.agent.counters().read(Counter::Refused), refused.len() as u64);
+        // The first two tasks are with the two workers, so their order is open.
         let mut order = Vec::new();
         while worker_ends.iter_mut().any(work) {
             rig.after(1);
@@ -515,7 +532,7 @@ fn central_queue_measures_handover_every_poll() {
         worker_end.answer(task, |_, _| 0, || 50_000).unwrap();
         rig.after(52);
         assert_eq!(rig.replies().len(), 1);
-        // Idle until the next task. A round takes 94 us in all, so tasks and the agent's ticks do not coincide.
+        // Idle until the next task. A round takes 94 us in all, so that tasks and the agent's ticks drift apart.
         rig.after(41);
     }
     // A round trip is 52 us with 50 us of service, so the hand-over takes 2 us. The agent's ticks are 100 us
@@ -529,6 +546,7 @@ fn central_queue_measures_handover_every_poll() {
 // promise: agent.1
 #[test]
 fn every_host_policy_serves_its_tasks() {
+    // Policies for workers; the remaining ones are those of spines.
     let runs = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
     let mut tried = 0;
     for entry in CATALOGUE.iter().filter(|entry| runs(entry.runs)) {
@@ -574,6 +592,7 @@ fn every_refusal_has_its_counter() {
         flow.emit(&mut bytes, task::LEN);
         bytes
     };
+    // No worker is attached, so even the good packet is dropped.
     let cases = [
         (DropReason::NoMember, good.clone()),
         (DropReason::Runt, good[..10].to_vec()),
@@ -673,6 +692,7 @@ fn every_refusal_over_ipv6_has_its_counter() {
 // promise: input.1
 #[test]
 fn task_for_foreign_worker_is_refused() {
+    // Worker 10 serves the first pool, and worker 20 this second one.
     let second = format!("[[pool]]\nid = {}\npolicy = 'cfcfs'\nworkers = '20'\n", POOL + 1);
     let text = text("cfcfs", 1, 4, Overflow::Drop) + &second;
     let mut rig = Rig::of_text(Family::V4, &text, None);
@@ -725,6 +745,7 @@ fn unresponsive_worker_is_excluded_and_accounted() {
     for seq in 0..8 {
         rig.task(NO_MEMBER, seq, &[]);
     }
+    // Twice the timeout, in which worker 11 serves its tasks and worker 10 does not.
     for _ in 0..8 {
         rig.after(TIMEOUT / 4);
         while work(&mut other) {
@@ -751,7 +772,7 @@ fn dead_worker_loses_only_its_tasks() {
         for seq in 0..8 {
             rig.task(NO_MEMBER, seq, &[]);
         }
-        // It completes one task that has not been collected yet.
+        // It completes one task, whose answer the agent has not collected yet.
         assert!(work(&mut first));
         if dies {
             let claim = rig.handles.region.granted(0);
@@ -820,7 +841,7 @@ fn forging_worker_is_excluded() {
     for seq in 0..6 {
         rig.task(NO_MEMBER, seq, &[]);
     }
-    // The worker takes all its notices and then reports more completed tasks than it was given.
+    // The worker takes all notices of its tasks, skips one more, and so reports more completed tasks than it was given.
     while let Some(_notice) = bad.receiver().receive() {}
     bad.receiver().skip(1);
     bad.receiver().complete(1);
@@ -896,7 +917,8 @@ fn find_leaf(rig: &mut Rig) {
     rig.send(&answer);
 }
 
-/// Returns an acknowledgement (WORKER_ID_ACK), from these addresses, of a worker's registration with this number.
+/// Returns a leaf's acknowledgement (WORKER_ID_ACK), from these addresses, of a worker's registration with this number.
+/// `timeout_ms` is the silence after which the leaf excludes the worker.
 fn acknowledgement(
     family: Family,
     from: (u32, Mac),
@@ -919,6 +941,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
         find_leaf(&mut rig);
         rig.after(200);
         assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
+        // The right one comes from the leaf's addresses, for worker 10 and number 1.
         let forged = [
             (DropReason::SpoofedReply, acknowledgement(LEAF, OTHER_MAC, 10, 1, 1)),
             (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
@@ -940,8 +963,8 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
         // Further acknowledgements of any number and timeout change nothing. The agent sends five keep-alives within
         // the timeout of 500 ms that the leaf requested: ten per second.
         let before = rig.dropped(DropReason::NotAsked);
-        for at in 0..1000_u16 {
-            rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));
+        for number in 0..1000_u16 {
+            rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, number, number % 12));
         }
         assert_eq!(rig.dropped(DropReason::NotAsked), before + 1000);
         registrations(&mut rig);
@@ -1015,6 +1038,7 @@ fn ports_of_both_families_stand_side_by_side() {
     );
     let AgentRig { mut agent, handles, .. } = rig::agent(&text, HZ, (ports, &frames), None);
     let mut worker_end = handles.claim(0);
+    // Same as `Rig::after`, for an agent with two ports.
     let mut now = 0;
     let mut after = |agent: &mut Agent<RingPort, FramePool>, ticks| {
         now += ticks;
@@ -1024,6 +1048,7 @@ fn ports_of_both_families_stand_side_by_side() {
     worker_end.start();
     for (at, family) in FAMILIES.into_iter().enumerate() {
         let header = Header { dst: 10, src: 77, ..Header::new_task(POOL, 5) };
+        // A frame of the wrong family, which the agent drops at this port.
         let other_frame = FAMILIES[1 - at].frame(&header, &[]);
         assert!(wires[at].send(&family.frame(&header, b"task")) && wires[at].send(&other_frame));
         after(&mut agent, 1);
@@ -1052,6 +1077,7 @@ fn held_tasks_are_counted_at_the_end() {
     }
     assert_eq!(rig.agent.held(), 5);
     let counters = rig.agent.counters().clone();
+    // Closing returns the ports, which still hold packets.
     let ports = rig.agent.close();
     assert!(worker_end.receiver().is_stopped());
     assert_eq!(counters.dropped(DropReason::Shutdown), 5);
@@ -1122,7 +1148,7 @@ proptest! {
             }
             while rig.wire.receive().is_some() {}
             let now = rig.agent.counters().totals();
-            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
+            prop_assert!(now.decreased_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
             before = now;
         }
         rig.balanced();

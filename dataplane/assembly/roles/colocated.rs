@@ -1,4 +1,6 @@
-//! One core with leaf and agent, between ports in memory and workers of the same thread.
+//! One core with leaf and agent, between ports in memory and workers of the same thread. The leaf schedules tasks over
+//! the workers of a remote server and those of its own host. The agent gives the host's tasks to its workers, over a
+//! link in memory to the leaf. Tests use IPv4 addresses, which the rig translates for IPv6.
 
 use std::net::IpAddr;
 
@@ -29,8 +31,9 @@ const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const SERVER: u32 = 0x0A00_010B;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
 const POOL: u16 = 7;
-/// Workers of the remote server, and of this host.
+/// Ids of the remote server's workers, which the test plays.
 const REMOTE: [u16; 2] = [10, 11];
+/// Ids of this host's workers.
 const LOCAL: [u16; 2] = [20, 21];
 /// Members of the local workers in the leaf's pool. The remote workers are members 0 and 1.
 const LOCAL_MEMBERS: [u16; 2] = [2, 3];
@@ -41,7 +44,9 @@ struct Rig {
     family: Family,
     /// Leaf and agent.
     role: Colocated<RingPort, FramePool>,
+    /// Far end of the leaf's port, at which the test plays clients and the remote server.
     wire: RingPort,
+    /// Pool of packet buffers of leaf and agent.
     frames: FramePool,
     /// Memory region that agent and workers share, and queue of reported deaths.
     handles: AgentHandles,
@@ -101,8 +106,8 @@ impl Rig {
     }
 
     /// Attaches the worker with this index, and polls until the agent admits it (grants its claim).
-    fn attach_worker(&mut self, at: usize) -> WorkerEnd {
-        let worker_end = self.handles.claim(at);
+    fn attach_worker(&mut self, index: usize) -> WorkerEnd {
+        let worker_end = self.handles.claim(index);
         (0..4).for_each(|_| self.after(100));
         assert!(worker_end.receiver().is_granted());
         worker_end.start();
@@ -111,8 +116,8 @@ impl Rig {
 
     /// Reports the death of the process that now holds the claim of this worker. The agent ignores the death of an
     /// earlier process with another claim.
-    fn kill_worker(&self, at: usize) {
-        self.handles.report_death(at, self.handles.region.granted(at));
+    fn kill_worker(&self, index: usize) {
+        self.handles.report_death(index, self.handles.region.granted(index));
     }
 
     /// Returns the number of tasks at the agent: those that wait there or are with its workers.
@@ -120,7 +125,7 @@ impl Rig {
         self.role.held()
     }
 
-    /// Delivers a client's task, whose payload is its number.
+    /// Delivers a client's task with this sequence number, which is also its payload.
     fn task(&mut self, seq: u16) {
         let flow = Flow {
             src_mac: CLIENT_MAC,
@@ -171,7 +176,8 @@ impl Rig {
         (tasks, replies)
     }
 
-    /// Checks that both ledgers balance and every buffer except those of tasks at the agent is back.
+    /// Checks that the packets of leaf and agent are accounted for, and every buffer except those of tasks at the agent
+    /// is back.
     fn balanced(&mut self) {
         self.after(200);
         self.after(1);
@@ -197,8 +203,10 @@ fn tasks_reach_local_and_remote_workers() {
                 rig.after(1);
             }
         });
+        // A reply reaches the leaf at the second poll.
         rig.after(1);
         rig.after(1);
+        // The policy alternates between four workers, so half of the 40 tasks go to each host.
         let (tasks, replies) = rig.received_from_leaf();
         assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
         assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));

@@ -1,4 +1,5 @@
-//! Fixtures of agents' tests: packets, and workers that the test's own thread runs.
+//! Fixtures of agents' tests: packets, and workers that the test's own thread runs. An agent gives tasks to workers
+//! through shared memory; `WorkerEnd` is a worker's side of it.
 
 use wedjat_core::ring::WorkerEnd;
 use wedjat_core::role::agent::Address;
@@ -10,12 +11,14 @@ pub const HZ: u64 = 1_000_000;
 /// Ticks of silence after which a worker is excluded.
 pub const TIMEOUT: u64 = 50_000;
 
-/// Returns the extension of the task with this number.
+/// Returns the header extension of the task with this number. Application, service time and class are arbitrary; the
+/// long sequence number ends with the short one of the header.
 pub fn extension(seq: u16) -> Extension {
     Extension { app: 5, seq32: 0xABCD_0000 | u32::from(seq), service_ns: 9, class: 4 }
 }
 
-/// Returns a packet with this header, followed by `body`.
+/// Returns a UDP packet of either address family with this task header, the extension if the header announces one, and
+/// `body`.
 pub fn datagram<A: Address>(flow: &Flow<A>, header: &Header, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; A::PAYLOAD + header.len()];
     header.emit(&mut bytes[A::PAYLOAD..]);
@@ -34,6 +37,7 @@ pub fn work(worker_end: &mut WorkerEnd) -> bool {
         reply[..request.len()].copy_from_slice(request);
         request.len()
     };
+    // 1500 ns is the service time.
     worker_end.answer(task, echo, || 1500).unwrap();
     true
 }

@@ -1,4 +1,9 @@
-//! Leaf over in-memory ports: guarantees about single packets, and its ledger under a storm of them.
+//! Leaf over in-memory ports: guarantees about single packets, and its ledger under a storm of them. Also the fixtures
+//! of the submodules' tests.
+//!
+//! A leaf schedules the tasks of a rack. A `Rig` is one core of it; the test plays the client and the servers at the
+//! far ends of its ports. Pool 7 has workers 10 to 17, which are its members 0 to 7. The ledger is the accounting of
+//! packets: received ones equal those sent, consumed, dropped and held.
 
 use std::sync::Arc;
 
@@ -42,16 +47,20 @@ mod v6;
 
 use family::{BOTH, Family};
 
-/// Addresses of the leaf at its two ports, of a client, and of the servers: 10.0.1.1, 10.0.2.1, 10.0.1.2,
-/// 10.0.2.11 and 10.0.2.12.
+/// Address of the leaf at the clients' port, 10.0.1.1.
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
+/// Address of the leaf at the workers' port, 10.0.2.1.
 const LEAF_WORKERS: u32 = 0x0A00_0201;
+/// Address of the client, 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
+/// Addresses of the servers, 10.0.2.11 and 10.0.2.12.
 const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+/// MAC addresses of the leaf, by port.
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
-/// Indices of the ports.
+/// Index of the clients' port.
 const CLIENTS: usize = 0;
+/// Index of the workers' port.
 const WORKERS: usize = 1;
 /// Number of buffers in the pool.
 const FRAMES: usize = 2048;
@@ -66,14 +75,16 @@ struct Rig {
     leaf: Leaf<RingPort, FramePool>,
     /// Far ends of the ports.
     far: Vec<RingPort>,
+    /// Pool of the leaf's packet buffers.
     pool: FramePool,
+    /// Queue of commands to the core, by which the control changes its configuration.
     commands: Commands,
     /// Time in nanoseconds, one per tick.
     now: u64,
 }
 
-/// Builds a leaf of one core. It must resolve MAC addresses that are not known. `depth` is the number of packets that a
-/// port holds.
+/// Builds a leaf of one core with this policy. It knows the MAC addresses of the servers or the client from the start,
+/// or must resolve them. `depth` is the number of packets that a port holds.
 fn rig_with(policy: &str, servers_known: bool, client_known: bool, depth: usize) -> Rig {
     rigs(policy, servers_known, client_known, depth, 1).remove(0)
 }
@@ -107,7 +118,8 @@ fn rigs(
     rigs_with(policy, servers_known, client_known, depth, cores, backlog)
 }
 
-/// Same as [`rigs`], with this queue bound and treatment of tasks beyond it.
+/// Same as [`rigs`], with this bound of the pool's central queue, and treatment of tasks beyond it (dropped, or refused
+/// to their client).
 fn rigs_with(
     policy: &str,
     servers_known: bool,
@@ -127,7 +139,7 @@ struct Networks {
     sides: [Side; 2],
     /// True if servers are configured to register their workers.
     registers: bool,
-    /// Key of the pool.
+    /// Key of the pool, with which workers sign their packets; `None` for unsigned packets.
     key: Option<Key>,
 }
 
@@ -145,7 +157,8 @@ fn rigs_on(
     rigs_of(&text, networks.key, client_known, depth)
 }
 
-/// Returns the configuration of a leaf on these networks, with pool 7.
+/// Returns the configuration of leaf 9 on these networks, over IPv4. Pool 7 has workers 10 to 13 on the first server,
+/// and 14 to 17 on the second. A worker is silent after 100 ms, and an incomplete task forgotten after 1 ms.
 fn config_text(
     &Networks { sides, registers, .. }: &Networks,
     policy: &str,
@@ -153,6 +166,7 @@ fn config_text(
     cores: usize,
     (bound, overflow): (usize, Overflow),
 ) -> String {
+    // Line of a known MAC address; nothing for one that the leaf must resolve.
     let mac =
         |known: bool, mac: Mac| if known { format!("mac = '{mac}'\n") } else { String::new() };
     let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
@@ -162,30 +176,30 @@ fn config_text(
          [[pool]]\nid = 7\npolicy = '{policy}'\nqueue = {}\noverflow = '{overflow}'\n",
         bound
     );
-    for (at, side) in sides.iter().enumerate() {
+    for (port, side) in sides.iter().enumerate() {
         let side = format!("{side:?}").to_lowercase();
         text += &format!(
-            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
-            at + 1,
-            LEAF_MACS[at]
+            "[[port]]\ndevice = 'net_ring{port}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            port + 1,
+            LEAF_MACS[port]
         );
     }
-    for (at, workers) in ["10-13", "14-17"].iter().enumerate() {
+    for (server, workers) in ["10-13", "14-17"].iter().enumerate() {
         text += &format!(
             "[[server]]\nip = '{}'\npool = 7\nworkers = '{workers}'\nregisters = {registers}\n{}",
-            std::net::Ipv4Addr::from_bits(SERVERS[at]),
-            mac(servers_known, server_mac(at))
+            std::net::Ipv4Addr::from_bits(SERVERS[server]),
+            mac(servers_known, server_mac(server))
         );
     }
     text
 }
 
-/// Builds the cores of the node with this configuration.
+/// Builds the cores of the node with this configuration and pool key.
 fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
     rigs_with_control(text, key, client_known, depth).0
 }
 
-/// Builds the cores, and the control that changes their configuration.
+/// Same as [`rigs_of`], with the control that changes the cores' configuration.
 fn rigs_with_control(
     text: &str,
     key: Option<Key>,
@@ -203,7 +217,7 @@ fn rigs_with_control(
 }
 
 impl Rig {
-    /// Makes changes, and polls until the core has applied them.
+    /// Makes changes of the membership, and polls every 100 us until the core has applied them.
     fn change(&mut self, control: &mut Control, changes: &[&str]) {
         let family = self.family(CLIENTS);
         let changes = changes.iter().map(|text| family.text(text).parse().unwrap());
@@ -221,7 +235,7 @@ impl Rig {
         self.leaf.poll(self.now);
     }
 
-    /// Sends the core another policy for its first pool.
+    /// Sends the core another policy for its first pool. The core applies it at a later poll.
     fn set_policy(&self, name: &str) {
         let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
         let members = dispatcher.view().members();
@@ -242,7 +256,7 @@ impl Rig {
         self.leaf.poll(self.now);
     }
 
-    /// Sends `frame` to `port`. Returns the packets from the port `out`.
+    /// Sends `frame` to `port`, and polls a microsecond later. Returns the packets from the port `out`.
     fn through(&mut self, port: usize, frame: &[u8], out: usize) -> Vec<Frame> {
         self.send(port, frame);
         self.poll();
@@ -254,7 +268,8 @@ impl Rig {
         std::iter::from_fn(|| self.far[port].receive()).collect()
     }
 
-    /// Sends `frame`, and parses the one packet from the port `out`. Checks its checksums.
+    /// Same as [`Rig::through`] for exactly one packet from the port `out`. Returns its addresses, its task header and
+    /// the frame. Checks its checksums.
     fn one(&mut self, port: usize, frame: &[u8], out: usize) -> (udp::Datagram, Header, Frame) {
         let mut frames = self.through(port, frame, out);
         assert_eq!(frames.len(), 1, "drops: {:?}", self.drops());
@@ -274,8 +289,8 @@ impl Rig {
     }
 
     /// Returns a counter or gauge.
-    fn count(&self, of: impl CoreNumber) -> u64 {
-        self.leaf.stages().counters().read(of)
+    fn count(&self, number: impl CoreNumber) -> u64 {
+        self.leaf.stages().counters().read(number)
     }
 
     /// Returns the number of tasks sent to a member and not answered, over all cores.
@@ -295,7 +310,7 @@ impl Rig {
     }
 }
 
-/// Returns a packet with this payload.
+/// Returns an IPv4 UDP packet with this payload.
 fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; udp::PAYLOAD + payload.len()];
     frame[udp::PAYLOAD..].copy_from_slice(payload);
@@ -326,12 +341,13 @@ fn task_of(header: Header) -> Vec<u8> {
     frame(&client_flow(), &payload[..if header.extended { 40 } else { 20 }])
 }
 
-/// Returns a client's task of one packet.
+/// Returns a client's task of one packet for pool 7, with this sequence number.
 fn task(seq: u16) -> Vec<u8> {
     task_of(Header::new_task(7, seq))
 }
 
-/// Returns a packet from a server to the client.
+/// Returns a packet with this header from a server's IP address to the client. Its source MAC address is always the
+/// first server's, which the leaf does not check on a port for workers only.
 fn reply_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = [0xCD; 20];
     header.emit(&mut payload);
@@ -346,13 +362,13 @@ fn reply_from(server: u32, header: Header) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
-/// Returns the header of a worker's reply, with its remaining tasks.
+/// Returns the header of a worker's reply to task 1, with its number of remaining tasks (`qlen`).
 fn done(worker: u16, qlen: u16) -> Header {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     Header { code, src: worker, dst: 0, qlen, ..Header::new_task(7, 1) }
 }
 
-/// Returns a worker's reply from its own server.
+/// Returns a worker's reply from its own server, with its number of remaining tasks (`qlen`).
 fn reply(worker: u16, qlen: u16) -> Vec<u8> {
     reply_from(SERVERS[usize::from(worker - 10) / 4], done(worker, qlen))
 }
@@ -366,10 +382,13 @@ fn task_round_trip_ends_at_the_leafs_address() {
     assert!((10..18).contains(&header.dst));
     let server = usize::from(header.dst - 10) / 4;
     assert_eq!(datagram.dst, SERVERS[server]);
+    // `qlen` is 1 in a task whose worker the leaf chose from its list of idle workers.
     assert_eq!((header.code, header.qlen, header.seq), (Code::NewTask, 1, 5));
     assert_eq!(ether::dst(frame.bytes()), server_mac(server));
     assert_eq!(ether::src(frame.bytes()), LEAF_MACS[WORKERS]);
+    // One hop less than 64.
     assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 63);
+    // The nine bytes after the header of 11 bytes are unchanged.
     assert_eq!(&frame.bytes()[datagram.payload() + 11..], [0xAB; 9]);
     drop(frame);
     assert_eq!(rig.outstanding(header.dst - 10), 1);
@@ -440,10 +459,12 @@ fn leaf_answers_arp_for_its_addresses_only() {
     assert_eq!((answer.sender_mac, answer.sender), (LEAF_MACS[CLIENTS], LEAF_CLIENTS));
     assert_eq!((answer.target_mac, ether::dst(answers[0].bytes())), (CLIENT_MAC, CLIENT_MAC));
     drop(answers);
+    // For 10.0.1.99, another host.
     arp::Packet::request(CLIENT_MAC, CLIENT, 0x0A00_0163).emit(&mut frame, Mac::BROADCAST);
     assert!(rig.through(CLIENTS, &frame, CLIENTS).is_empty());
     assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (1, 1));
     assert_eq!(rig.drops(), [("arp_other", 1)]);
+    // Sender and target are equal: the client announces itself (gratuitous ARP).
     arp::Packet::request(CLIENT_MAC, CLIENT, CLIENT).emit(&mut frame, Mac::BROADCAST);
     assert!(rig.through(CLIENTS, &frame, CLIENTS).is_empty());
     assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (2, 1));
@@ -488,6 +509,7 @@ fn tasks_wait_for_the_servers_mac_address() {
 fn tasks_for_an_unresolved_server_are_counted() {
     let mut rig = rig_with("horus", false, true, 256);
     rig.through(CLIENTS, &task(1), WORKERS);
+    // 2 s, longer than the leaf's questions for a MAC address.
     for _ in 0..10 {
         rig.wait(200_000_000);
     }
@@ -531,9 +553,11 @@ fn every_refusal_is_counted_and_changes_no_load() {
     old[24..26].fill(0);
     let checksum = PartialChecksum::default().bytes(&old[14..34]).checksum();
     old[24..26].copy_from_slice(&checksum.to_be_bytes());
-    let away = Flow { dst: 0x0A00_0155, ..client_flow() };
-    let port = Flow { dst_port: 53, ..client_flow() };
-    // 0x20 announces an extension, for which 20 bytes are too short. Byte 42 is the first of the task header: flags and
+    // To 10.0.1.85, which is not the leaf, and to another UDP port of the leaf.
+    let to_other_host = Flow { dst: 0x0A00_0155, ..client_flow() };
+    let to_other_port = Flow { dst_port: 53, ..client_flow() };
+    // Each case has the receiving port, the expected drop reason, and the packet. 0x20 announces an extension, for
+    // which 20 bytes are too short. Byte 42 is the first of the task header: flags and
     // code.
     let cases = [
         (CLIENTS, "runt", task(1)[..13].to_vec()),
@@ -543,8 +567,8 @@ fn every_refusal_is_counted_and_changes_no_load() {
         (CLIENTS, "ipv4_header", task(1)[..50].to_vec()),
         (CLIENTS, "ipv4_checksum", edit(task(1), 24, &[0xBA, 0xD0])),
         (CLIENTS, "udp_checksum", edit(task(1), 60, &[1])),
-        (CLIENTS, "other_address", frame(&away, &[0; 20])),
-        (CLIENTS, "udp_port", frame(&port, &[0; 20])),
+        (CLIENTS, "other_address", frame(&to_other_host, &[0; 20])),
+        (CLIENTS, "udp_port", frame(&to_other_port, &[0; 20])),
         (CLIENTS, "task_short", frame(&client_flow(), &[0; 10])),
         (CLIENTS, "task_short", frame(&client_flow(), &[0x20; 20])),
         (CLIENTS, "task_reserved_bit", edit(unsummed.clone(), 42, &[0x40])),
@@ -617,6 +641,7 @@ fn a_multi_packet_task_keeps_its_worker() {
 
 #[test]
 fn packets_rejected_by_a_device_are_counted() {
+    // A port holds 8 packets. The test does not receive any, so the workers' port rejects all further ones.
     let mut rig = rig_with("random", true, true, 8);
     for round in 0..4 {
         for seq in 0..8 {
@@ -640,6 +665,7 @@ fn commands_change_members_and_policy_between_bursts() {
     for seq in 0..4 {
         assert_eq!(rig.one(CLIENTS, &task(seq), WORKERS).1.dst, 10);
     }
+    // Now no member is active.
     rig.set_policy("horus");
     rig.set_active(0, false);
     rig.leaf.stages_mut().set_active(9, Member(0), false); // no such pool: changes nothing
@@ -663,9 +689,9 @@ fn cores_share_reports_but_not_drift() {
         let (_, header, _) = second.one(CLIENTS, &task(seq), WORKERS);
         chosen[usize::from(header.dst - 10)] += 1;
     }
-    // More than the mean, which is 25 of 200 tasks.
+    // Worker 13, member 3, is the least loaded. It gets more than the mean, which is 25 of 200 tasks.
     assert!(chosen[3] > 30 && chosen.iter().all(|&count| count <= chosen[3]), "{chosen:?}");
-    // The first core received a reply to a task that no core had sent.
+    // One less than the tasks sent. Before, the first core received a reply of worker 13 to no task.
     assert_eq!(second.outstanding(3), chosen[3] - 1);
     assert_eq!(first.outstanding(3), chosen[3] - 1);
     first.assert_accounted();
@@ -675,6 +701,7 @@ fn cores_share_reports_but_not_drift() {
 // promise: scheduling.2
 #[test]
 fn surplus_replies_are_found_over_all_cores() {
+    // A surplus reply answers no task that a core sent.
     let mut cores = rigs("horus", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     for worker in 10..18 {
@@ -704,8 +731,11 @@ fn surplus_replies_are_found_over_all_cores() {
 // promise: scheduling.2
 #[test]
 fn overloaded_core_exchanges_after_512_packets() {
+    // A core that receives more than a quarter of a burst at a poll is overloaded. It exchanges loads with the node's
+    // cores less often.
     let mut cores = rigs("jsq", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
+    // Sum of the outstanding tasks that the second core knows, after each burst of the first.
     let outstanding = (0..17).map(|_| {
         (0..BURST).for_each(|seq| first.send(CLIENTS, &task(seq as u16)));
         first.poll();
@@ -726,6 +756,8 @@ fn overloaded_core_exchanges_after_512_packets() {
 // promise: scheduling.2
 #[test]
 fn all_cores_doubt_a_contradicting_worker() {
+    // A worker contradicts itself if it reports an empty queue while tasks sent to it are unanswered. The cores then
+    // doubt it: they ignore its reports, and use the number of its outstanding tasks as its load.
     let mut cores = rigs("round-robin", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     for seq in 0..8 * 8 {
@@ -758,7 +790,8 @@ fn all_cores_doubt_a_contradicting_worker() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// For random packets at either port, all are accounted for and every buffer is returned.
+    /// For random packets at either port, all are accounted for and every buffer is returned. A step sends a packet of
+    /// a `kind` with a random `value`, and overwrites or truncates some of its bytes.
     // promise: input.1
     #[test]
     fn a_storm_of_mutated_packets_is_accounted_for(
@@ -812,7 +845,7 @@ proptest! {
                 rig.receive(WORKERS);
             }
             let now = rig.leaf.stages().counters().totals();
-            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
+            prop_assert!(now.decreased_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
             before = now;
         }
         for _ in 0..12 {

@@ -1,4 +1,5 @@
-//! Tests of leaf, agent and both on one core, built from configurations.
+//! Tests of leaf, agent and both on one core. Each is built from a configuration, over ports in memory. The test polls
+//! it and sets its clock.
 
 mod agent;
 mod colocated;

@@ -133,7 +133,7 @@ impl Core {
     /// Returns true if this core does the work for `member` that only one core of the node may do, for instance
     /// corrections of state in shared memory. The cores divide the members among them by number.
     #[must_use]
-    pub fn looks_after(self, member: Member) -> bool {
+    pub fn is_responsible_for(self, member: Member) -> bool {
         member.index() % self.count == self.index
     }
 }

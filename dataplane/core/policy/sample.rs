@@ -51,7 +51,7 @@ pub(super) fn share_idle(caller: Caller, view: &mut View) {
     for place in 0..view.active().len() {
         let member = view.active()[place];
         let is_ours = member.index() % core.count == core.index;
-        if (view.take_returned(member) || is_ours) && view.is_idle_unnoticed(member) {
+        if (view.take_returned(member) || is_ours) && view.is_idle_and_unlisted(member) {
             view.idle_mut().insert(member);
         }
     }

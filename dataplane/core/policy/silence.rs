@@ -430,7 +430,7 @@ impl SilenceChecks {
         let reported_and_estimated =
             (view.reported_most(member).whole_tasks(), view.largest_estimate(member).whole_tasks());
         let silences_and_members = (&mut self.silences, view.members());
-        let is_ours = self.core.looks_after(member);
+        let is_ours = self.core.is_responsible_for(member);
         let lost =
             watch.check(counts, reported_and_estimated, limits, silences_and_members, is_ours);
         if lost > 0 {

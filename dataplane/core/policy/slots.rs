@@ -117,7 +117,8 @@ impl Slots {
         core: Core,
         view: &mut View,
     ) {
-        let Some(pool_exchange) = view.pool_exchange().filter(|_| core.looks_after(member)) else {
+        let Some(pool_exchange) = view.pool_exchange().filter(|_| core.is_responsible_for(member))
+        else {
             return;
         };
         // Free places: tokens that no core holds, and those on cores' idle lists.

@@ -64,7 +64,7 @@ impl Stages {
 
     /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must keep
     /// waiting, else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
-    pub fn offer_reported(&mut self, pool: usize, task: Task) -> Option<Verdict> {
+    pub fn offer_by_value(&mut self, pool: usize, task: Task) -> Option<Verdict> {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {
                 let worker = self.network.target(pool, pick.member).worker;

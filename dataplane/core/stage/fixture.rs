@@ -62,7 +62,7 @@ pub fn stages(node: Fixture) -> Stages {
     });
     let base =
         FixedNetwork { udp_port: UDP_PORT, ports: node.ports, is_spine, ..FixedNetwork::default() };
-    let host = Host { ip: node.server, mac: Some(node.mac), registers: false, was: None };
+    let host = Host { ip: node.server, mac: Some(node.mac), registers: false, former_ip: None };
     let authenticator =
         node.key.map(|key| Arc::new(ReplyAuthenticator::new(key, limits.workers, 0)));
     let pool = NetworkPool {

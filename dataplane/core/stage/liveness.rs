@@ -121,7 +121,7 @@ impl MemberWatch {
             is_out: false,
             away: false,
             drained: false,
-            is_ours: core.looks_after(member),
+            is_ours: core.is_responsible_for(member),
             contradictions: 0,
             surplus: (0, 0),
             report_checks: 0,

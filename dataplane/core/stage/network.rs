@@ -636,7 +636,7 @@ mod tests {
         pools: &[NetworkPool],
     ) -> Result<Network, NetworkError> {
         let ip = Ipv4Addr::from_bits(ip).into();
-        let host = Host { ip, mac: None, registers: false, was: None };
+        let host = Host { ip, mac: None, registers: false, former_ip: None };
         let base = FixedNetwork { udp_port: 1234, ports, ..FixedNetwork::default() };
         Network::with_places(base, &[Some(host)], &[], pools, &neighbours())
     }
@@ -711,7 +711,7 @@ mod tests {
             port(0x0A00_0201, 24, Side::Workers, None),
         ];
         let host = |ip: &&str| {
-            Some(Host { ip: ip.parse().unwrap(), mac: None, registers: false, was: None })
+            Some(Host { ip: ip.parse().unwrap(), mac: None, registers: false, former_ip: None })
         };
         let hosts: Vec<_> = servers.iter().map(host).collect();
         // Worker ids are the indices of the servers.

@@ -146,7 +146,7 @@ pub struct Host {
     pub registers: bool,
     /// Address that the host had until a short time ago. Replies to packets sent there come from that
     /// address.
-    pub was: Option<IpAddr>,
+    pub former_ip: Option<IpAddr>,
 }
 
 /// Pool: input of [`Network::with_places`](super::Network::with_places).

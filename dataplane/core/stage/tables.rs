@@ -263,7 +263,8 @@ impl<A: HostAddress> Tables<A> {
     pub(super) fn add_host(&mut self, host: Option<&Host>) {
         let index = self.servers.len() as u16;
         let ip = host.and_then(|host| A::from_ip(host.ip));
-        self.moved.extend(host.and_then(|host| A::from_ip(host.was?)).map(|was| (index, was)));
+        self.moved
+            .extend(host.and_then(|host| A::from_ip(host.former_ip?)).map(|was| (index, was)));
         self.server_ips.extend(ip);
         self.servers.push(ip);
     }

@@ -504,7 +504,7 @@ impl Totals {
     }
 
     /// Returns the metrics with lower values than `before`. While a node runs, only gauges fall.
-    pub fn fallen_since(&self, before: &Self) -> impl Iterator<Item = &'static Metric> {
+    pub fn decreased_since(&self, before: &Self) -> impl Iterator<Item = &'static Metric> {
         let words = METRICS.iter().zip(self.0.iter().zip(&before.0));
         words.filter(|(_, (now, before))| now < before).map(|(metric, _)| metric)
     }

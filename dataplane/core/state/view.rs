@@ -686,7 +686,7 @@ impl View {
     /// Returns true if `member` may be idle and is on no core's list: a low reported load, no token and no
     /// outstanding task. Reads memory of other cores: not for each packet.
     #[must_use]
-    pub fn is_idle_unnoticed(&self, member: Member) -> bool {
+    pub fn is_idle_and_unlisted(&self, member: Member) -> bool {
         // Several cores may assume one task at an idle member that belongs to another core.
         let most = if self.pool_exchange.is_some() { Load::ONE } else { Load(0) };
         let load = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);

@@ -58,7 +58,7 @@ pub struct Packet {
 /// Returns true if an ICMPv6 message (without its IPv6 header) is a neighbour solicitation or advertisement.
 #[inline]
 #[must_use]
-pub fn is_one(message: &[u8]) -> bool {
+pub fn is_neighbour_discovery(message: &[u8]) -> bool {
     matches!(message.first(), Some(&(SOLICITATION | ADVERTISEMENT)))
 }
 

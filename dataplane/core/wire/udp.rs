@@ -201,7 +201,7 @@ pub fn parse_v6_at(
         if !is_to_us && !ether::dst(frame).is_group() {
             return Err(DropReason::OtherMac);
         }
-        return match ndp::is_one(&packet[ipv6::LEN..]) {
+        return match ndp::is_neighbour_discovery(&packet[ipv6::LEN..]) {
             true => Ok(None),
             false => Err(DropReason::NotUdp),
         };

@@ -37,7 +37,7 @@ pub struct Server {
     /// True if it is removed with its last worker.
     pub is_leaving: bool,
     /// Former address, for a short time after a move: replies may still come from it.
-    pub was: Option<IpAddr>,
+    pub former_ip: Option<IpAddr>,
 }
 
 /// A worker; at a spine a leaf, which may be in several pools.
@@ -188,7 +188,7 @@ impl Membership {
     #[must_use]
     pub fn of_host(host: &HostConfig) -> Self {
         let host_server =
-            Server { ip: host.ip, mac: None, registers: true, is_leaving: false, was: None };
+            Server { ip: host.ip, mac: None, registers: true, is_leaving: false, former_ip: None };
         let pool = |pool: &PoolConfig| {
             let workers = pool.workers.iter().zip(&pool.speeds);
             let members = workers.map(|(&id, &speed)| Some(Worker::new(id, 0, speed))).collect();
@@ -207,7 +207,7 @@ impl Membership {
         speeds: &[f64],
     ) {
         let server = self.servers.len() as u16;
-        self.servers.push(Some(Server { ip, mac, registers, is_leaving: false, was: None }));
+        self.servers.push(Some(Server { ip, mac, registers, is_leaving: false, former_ip: None }));
         let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
         let workers =
             workers.iter().zip(speeds).map(|(&id, &speed)| Some(Worker::new(id, server, speed)));
@@ -306,7 +306,7 @@ impl Membership {
             ip: server.ip,
             mac: server.mac,
             registers: server.registers,
-            was: server.was,
+            former_ip: server.former_ip,
         };
         let members = |pool: &Pool| {
             let places = pool.members.len().max(limits.workers);

@@ -317,7 +317,7 @@ impl<C: Cores> Control<C> {
                 // Stores it at the first free place, or at a new one.
                 settle(
                     &mut next.servers,
-                    Server { ip, mac, registers, is_leaving: false, was: None },
+                    Server { ip, mac, registers, is_leaving: false, former_ip: None },
                     |_| true,
                 );
                 check_limit(next.servers.len(), self.limits.servers, "server", "servers_max")
@@ -346,7 +346,7 @@ impl<C: Cores> Control<C> {
                 }
                 if servers
                     .iter()
-                    .any(|&index| next.servers[index].is_some_and(|one| one.was.is_some()))
+                    .any(|&index| next.servers[index].is_some_and(|one| one.former_ip.is_some()))
                 {
                     let seconds = LEAVING_NS / 1_000_000_000;
                     let reason = "it moved recently, and replies may still come from its old place";
@@ -357,7 +357,7 @@ impl<C: Cores> Control<C> {
                     // A move to the same address only changes the MAC address.
                     let former = (to != ip).then_some(ip);
                     let relocate =
-                        |one: &mut Server| (one.ip, one.mac, one.was) = (to, mac, former);
+                        |one: &mut Server| (one.ip, one.mac, one.former_ip) = (to, mac, former);
                     next.servers[server].iter_mut().for_each(relocate);
                 }
                 Ok(())
@@ -542,7 +542,7 @@ impl<C: Cores> Control<C> {
         let workers = self.membership.workers().filter(|(_, worker)| worker.is_leaving);
         let pools = pools.map(|pool| PendingRemoval::Pool(pool.id));
         let servers = self.membership.servers.iter().enumerate();
-        let moved = servers.filter(|(_, server)| server.is_some_and(|one| one.was.is_some()));
+        let moved = servers.filter(|(_, server)| server.is_some_and(|one| one.former_ip.is_some()));
         let addresses = moved.map(|(index, _)| PendingRemoval::Address(index));
         let pool_id =
             |index: usize| self.membership.pools[index].as_ref().map_or(0, |pool| pool.id);
@@ -597,11 +597,11 @@ impl<C: Cores> Control<C> {
         let used: Vec<_> = next.workers().map(|(_, worker)| worker.server).collect();
         for (index, place) in next.servers.iter_mut().enumerate() {
             if let Some(server) = place
-                && server.was.is_some()
+                && server.former_ip.is_some()
                 && is_over(PendingRemoval::Address(index))
             {
                 // Replies from the former address are no longer accepted.
-                (server.was, has_changed) = (None, true);
+                (server.former_ip, has_changed) = (None, true);
             }
             let is_leaving = place.is_some_and(|server| server.is_leaving);
             if is_leaving && !used.contains(&(index as u16)) {

@@ -1,5 +1,6 @@
-//! Tests of the desk, the task that leads a controller and executes its commands in turn, over a store in memory.
-//! The test controls the store's lease and answers.
+//! Tests of the desk, over a store in memory. The desk is a controller's task: it waits for the lead, leads, and
+//! executes commands in turn. A lead has a number, the term. It ends with the lease that the store grants. The tests
+//! control the clock of the lease and the store's answers.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,17 +34,19 @@ struct Content {
     hangs: bool,
     /// True while another controller leads.
     is_taken: bool,
-    /// Held for the time of the lease, as by a real store. No test renews the lease: the test's clock ends it.
+    /// Renewal of the current lease, held as by a real store. No test renews the lease: the test's clock ends it.
     renewal: Option<Renewal>,
 }
 
-/// Store in memory.
+/// Store in memory. The test and the desk each have a clone with the same content.
 #[derive(Clone)]
 struct FakeStore {
     content: Arc<Mutex<Content>>,
     /// Notified when a call hangs.
     hung: Arc<Notify>,
+    /// Clock of the leases, which the test sets.
     clock: Clock,
+    /// Lease of the last lead; ended before the first one.
     lease: Lease,
 }
 
@@ -59,7 +62,7 @@ impl FakeStore {
         self.content.lock().unwrap()
     }
 
-    /// Waits forever if the store hangs.
+    /// Returns at once, or never if the store hangs.
     async fn answer(&self) {
         if self.content().hangs {
             self.hung.notify_one();
@@ -68,7 +71,7 @@ impl FakeStore {
     }
 }
 
-/// Duration of a lease.
+/// Duration of a lease, by the test's clock.
 const LEASE: Duration = Duration::from_secs(5);
 
 impl Store for FakeStore {
@@ -127,10 +130,13 @@ type Answer = oneshot::Receiver<Result<CommandResult, AskError>>;
 /// Desk with its store and its channels. Dropping it ends the desk.
 struct Site {
     store: FakeStore,
+    /// Requests to the desk.
     asks: mpsc::Sender<CommandRequest>,
+    /// Role that the desk publishes: leader or standby.
     reader: RoleReader,
     /// Desk; `None` once it runs.
     desk: Option<Desk<FakeStore>>,
+    /// Set to true to stop the desk.
     stop: watch::Sender<bool>,
 }
 
@@ -150,7 +156,7 @@ impl Site {
         Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
     }
 
-    /// Starts the desk, and waits until it leads.
+    /// Starts the desk if it does not run yet, and waits until it leads.
     async fn lead(&mut self) {
         if let Some(desk) = self.desk.take() {
             tokio::spawn(desk.run(self.stop.subscribe()));
@@ -166,7 +172,7 @@ impl Site {
         }
     }
 
-    /// Sends a command to the desk.
+    /// Sends a command to the desk. Returns the receiver of the answer.
     fn ask(&self, command: &str, if_version: Option<u64>) -> Answer {
         let (answer, answered) = oneshot::channel();
         let request = Request::Command(command.parse().unwrap());
@@ -219,10 +225,11 @@ fn lease_ends_lead_while_compaction_hangs() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
+        // A log of `COMPACT` versions, so that a compaction is due.
         site.store.content().fabric.version = COMPACT;
         site.lead().await;
         site.store.content().hangs = true;
-        // Another version is refused without an append. After each request a compaction is due.
+        // The required version 0 is not the fabric's: the desk refuses the command without an append. Then it compacts.
         let answer = site.ask("add-leaf id=1 ip=10.0.1.1", Some(0));
         assert!(answer.await.unwrap().is_err());
         site.store.hung.notified().await;
@@ -242,7 +249,9 @@ fn queued_asks_are_refused_after_the_lease() {
     run(async {
         site.lead().await;
         site.ask("add-leaf id=1 ip=10.0.1.1", None).await.unwrap().unwrap();
+        // The desk cannot lead again: its store waits for another leader.
         site.store.content().is_taken = true;
+        // The desk would execute the first request without an append, and refuse the second one for its version.
         // No task runs between the requests and the end of the lease, as in a stopped process.
         let commands = [("restore-leaf id=1", None), ("add-leaf id=2 ip=10.0.1.2", Some(9))];
         let answers = commands.map(|(command, if_version)| site.ask(command, if_version));
@@ -276,6 +285,7 @@ fn short_leads_compact_the_log() {
             site.until(|role| matches!(role, ControllerRole::Leader { term, .. } if *term > lead))
                 .await;
         }
+        // 4 * 341 versions: one compaction, at version `COMPACT`.
         let content = site.store.content();
         assert_eq!((content.compactions, content.base), (1, COMPACT));
     });
@@ -294,7 +304,8 @@ fn failed_compaction_waits_for_more_versions() {
         // The compaction after the first request fails, and ends the lead.
         assert!(site.ask("add-leaf id=1 ip=10.0.1.1", Some(0)).await.unwrap().is_err());
         site.until(|role| matches!(role, ControllerRole::Leader { term: 2, .. })).await;
-        // The desk has handled each request completely when it answers the next one.
+        // No further compaction is due before `COMPACT` more versions. The desk has handled each request completely,
+        // with its compaction, when it answers the next one.
         for version in COMPACT..2 * COMPACT {
             let verb =
                 if version % 2 == 0 { "add-leaf id=1 ip=10.0.1.1" } else { "remove-leaf id=1" };

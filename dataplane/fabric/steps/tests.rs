@@ -1,5 +1,8 @@
-//! Order of changes and of the cores' steps for reloads, a controller's versions and operators' changes, compared with
-//! a recording.
+//! Order of a node's changes and of the steps of its cores, compared with a recording in tests/golden/steps.txt.
+//!
+//! A node changes its membership (pools, servers and workers at one version) for three reasons: a reload of its file, a
+//! version of the controller that it follows, or changes by an operator. Each test input runs the node's real control
+//! on cores that only record. A removed object leaves in steps: it is gone when its tasks in flight have ended.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,7 +11,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use wedjat_admin::reload::{Reader, agents_reader, leafs_reader};
+use wedjat_admin::reload::{Reader, agent_file_reader, leaf_file_reader};
 use wedjat_admin::{FollowerKind, Handle, KnownState, Requests};
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::state::Table;
@@ -20,7 +23,7 @@ use wedjat_desired::state::Delta;
 use super::{build, golden};
 use crate::{Fabric, NodeId, View, convert, wanted};
 
-/// Lines of the recording.
+/// Lines of the recording, shared by the test and the recording cores.
 type Lines = Arc<Mutex<String>>;
 
 /// Cores that record each change and each step, and apply them at once.
@@ -28,18 +31,22 @@ struct Recorder {
     lines: Lines,
     /// Epoch that the cores have.
     epoch: u64,
+    /// True if the node is a spine.
     is_spine: bool,
     /// Address of an agent's own host.
     host: IpAddr,
     /// Membership of an agent on the leaf's core.
     agent: Option<Membership>,
-    /// True while leaving workers stay.
+    /// True while removed workers must stay. The test sets it.
     holds: Arc<AtomicBool>,
 }
 
+/// Interface between a node's control and its cores, reduced to recording: no change needs preparation, and each is
+/// possible.
 impl Cores for Recorder {
     type PreparedChange = ();
 
+    /// Log text for a change that all cores use.
     const DECIDE: &'static str = "recorded";
 
     /// Records the change, and accepts it.
@@ -48,6 +55,7 @@ impl Cores for Recorder {
         Ok(())
     }
 
+    /// Accepts the changes of an agent on the same core.
     fn check_agent(&self, _: &[Change], _: &Membership) -> Result<(), ChangeError> {
         Ok(())
     }
@@ -60,6 +68,7 @@ impl Cores for Recorder {
         self.is_spine
     }
 
+    /// Returns the maximum number of workers, that of the table's limits.
     fn workers_max(&self) -> usize {
         64
     }
@@ -72,8 +81,10 @@ impl Cores for Recorder {
         true
     }
 
+    /// Does nothing: the recorder replaces no objects.
     fn free_replaced(&mut self) {}
 
+    /// Prepares nothing.
     fn prepare(&mut self, _: &Table, _: &Membership, _: &[Change]) -> Result<(), ChangeError> {
         Ok(())
     }
@@ -94,7 +105,7 @@ impl Cores for Recorder {
         Ok(())
     }
 
-    /// Keeps leaving workers while `holds` is true.
+    /// Returns the time in ns for which a removed worker stays: forever while `holds` is true.
     fn linger_ns(&self, _: u16) -> u64 {
         if self.holds.load(Ordering::Acquire) { u64::MAX } else { 0 }
     }
@@ -104,13 +115,16 @@ impl Cores for Recorder {
     }
 }
 
-/// Node with the queue of its requests.
+/// Node whose cores record: its control, the queue of requests to it, and a controller's state.
 struct Recording {
+    /// Folder of the node's file.
     folder: tempfile::TempDir,
+    /// Control of the node, which serves the queued requests.
     requests: Requests<Recorder>,
+    /// Sender of requests.
     handle: Handle,
     lines: Lines,
-    /// True while leaving workers stay.
+    /// True while removed workers must stay; shared with the cores.
     holds: Arc<AtomicBool>,
     /// The part of a fabric that the node follows, as sent by messages.
     view: View,
@@ -121,7 +135,8 @@ struct Recording {
 }
 
 impl Recording {
-    /// Starts a node with this membership.
+    /// Starts a node with this membership, and an agent on its core if given. `reader` reads the file in `folder` at a
+    /// reload.
     fn new(
         folder: tempfile::TempDir,
         role: Role,
@@ -129,6 +144,7 @@ impl Recording {
         agent: Option<Membership>,
         reader: Reader,
     ) -> Self {
+        // Table of the node's state in memory, with room for the objects of all inputs.
         let Entries { servers, pools, .. } = membership.entries();
         let spec = Spec {
             role,
@@ -165,7 +181,7 @@ impl Recording {
         std::fs::write(&path, text).unwrap();
         let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let agent = config.agent.as_ref().map(Membership::of_host);
-        let reader = leafs_reader(&config);
+        let reader = leaf_file_reader(&config);
         Self::new(folder, config.role, Membership::of(&config), agent, reader)
     }
 
@@ -176,7 +192,7 @@ impl Recording {
         std::fs::write(&path, text).unwrap();
         let config = AgentConfig::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let membership = Membership::of_host(&config.host);
-        Self::new(folder, Role::Agent, membership, None, agents_reader(&config))
+        Self::new(folder, Role::Agent, membership, None, agent_file_reader(&config))
     }
 
     /// Adds a line to the recording.
@@ -207,7 +223,7 @@ impl Recording {
         }
     }
 
-    /// Keeps leaving workers, or lets them leave.
+    /// Makes the cores keep removed workers, or lets these leave.
     fn hold(&mut self, holds: bool) {
         self.holds.store(holds, Ordering::Release);
     }
@@ -227,7 +243,7 @@ impl Recording {
         self.settle();
     }
 
-    /// Makes changes together, as an operator does.
+    /// Makes changes in one request, as an operator does. Records an error.
     fn change(&mut self, changes: &[&str]) {
         self.note("change");
         let changes = changes.iter().map(|text| text.parse().unwrap()).collect();
@@ -239,7 +255,9 @@ impl Recording {
         self.settle();
     }
 
-    /// Follows the fabric's version as this node, with at most `tries` attempts.
+    /// Follows the fabric's version as this node, with at most `tries` attempts. A version may need several: workers
+    /// must leave before others can join. The version passes through its messages, as over the network. `what` names
+    /// the version.
     fn follow(&mut self, what: &str, node: NodeId, fabric: &Fabric, tries: usize) {
         let delta = Delta::between(&self.view, &fabric.view(node));
         let message = convert::message(1, fabric.version, false, &delta);
@@ -277,17 +295,17 @@ impl Recording {
     }
 }
 
-/// Start of a leaf's file.
+/// Start of a leaf's file, without pools and servers.
 const LEAF: &str = "[leaf]\nid = 1\ncores = [1]\n\
     [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n\
     [[spine]]\nid = 900\nip = '10.0.2.90'\n[[spine]]\nid = 901\nip = '10.0.2.91'\n";
 
-/// Returns a `[[pool]]` with additional lines.
+/// Returns a `[[pool]]` of a file, with the additional lines `more`.
 fn pool(id: u16, policy: &str, more: &str) -> String {
     format!("[[pool]]\nid = {id}\npolicy = '{policy}'\n{more}\n")
 }
 
-/// Returns a `[[server]]` with additional lines.
+/// Returns a `[[server]]` of a file, with the additional lines `more`. `ip` is the address's last byte.
 fn server(ip: &str, workers: &str, pool: u16, more: &str) -> String {
     format!("[[server]]\nip = '10.0.2.{ip}'\nworkers = '{workers}'\npool = {pool}\n{more}\n")
 }
@@ -362,6 +380,7 @@ fn leaf_reloads() -> String {
 
 /// Records reloads of a leaf with an agent on its core: other workers and settings of the agent's pools.
 fn leaf_with_agent() -> String {
+    // The head has the leaf's part of the file, and the start of the agent's part.
     let head = LEAF.replace("cores = [1]", "cores = [1]\nworkers_max = 64");
     let pools = [pool(1, "horus", ""), pool(2, "sed", "")].concat();
     let servers = [server("11", "0-3", 1, ""), server("12", "8", 2, "")].concat();
@@ -441,7 +460,8 @@ const VERSIONS: &[(&str, &[&str])] = &[
     ("restored leaf", &["restore-leaf id=1", "resize-pool id=4 workers=8"]),
 ];
 
-/// Lets a node follow all versions. With `holds`, its workers are still leaving at the next version.
+/// Lets a node follow all versions. Returns its recording, with the heading `name`. With `holds`, removed workers are
+/// still leaving at the next version, so a version is tried once only.
 fn follow_all(mut node: Recording, id: NodeId, holds: bool, name: &str) -> String {
     let mut fabric = build(FABRIC);
     for &(what, commands) in VERSIONS {
@@ -458,7 +478,7 @@ fn follow_all(mut node: Recording, id: NodeId, holds: bool, name: &str) -> Strin
     node.end(name)
 }
 
-/// File of a following node without pools.
+/// File of a leaf that follows a controller, without pools.
 const ALONE: &str = "[leaf]\nid = 1\ncores = [1]\n\
     [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.1.1/24'\n\
     [controller]\naddresses = ['unix:/run/fabric.ctl']\n";

@@ -1,6 +1,7 @@
-//! Store in etcd, for several controllers. The controller whose lease the key `leader` has is the leader.
-//! Each write checks in its own transaction that this key is still the one that the writer made. So a deposed
-//! controller can write nothing.
+//! Store in etcd, for several controllers. A controller that wants to lead makes the key `leader`, bound to a lease of
+//! etcd. etcd deletes the key when the lease ends. The controller that made the key is the leader, and the revision of
+//! etcd at which it made the key is its term. Each write checks in its own transaction that the key is still the one
+//! that the writer made. So a deposed controller can write nothing.
 //!
 //! Keys below a prefix: `leader`; `version`; `log/VERSION`, the events of one version; `base`;
 //! `parts/VERSION/NUMBER`, the whole fabric at version `base`; and `attempt`, the name of the last write.
@@ -43,7 +44,7 @@ use crate::lease::{Clock, Lease, Renewal, since_boot};
 
 /// Maximum size of an answer in bytes.
 const ANSWER_MAX: usize = 64 << 20;
-/// Maximum number of keys in one answer.
+/// Maximum number of keys in one answer. With parts of 256 KiB, an answer stays below `ANSWER_MAX`.
 const PAGE: i64 = 64;
 
 /// Lead of this controller.
@@ -53,11 +54,13 @@ struct Leadership {
     id: i64,
     /// Revision at which the key `leader` was made.
     term: i64,
+    /// Lease by this machine's clock, for the tasks that answer for this controller.
     lease: Lease,
+    /// Extends and ends `lease`.
     renewal: Renewal,
-    /// Task that renews the lease.
+    /// Task that renews the lease in etcd, and then `lease`.
     keep_alive_task: JoinHandle<()>,
-    /// Number of writes so far.
+    /// Number of writes so far; part of the next write's name.
     writes: u64,
     /// True while a write is in flight or its outcome is unknown. Set before the write is sent, since its
     /// future may be dropped.
@@ -76,11 +79,13 @@ impl Drop for Leadership {
 #[derive(Debug)]
 pub struct EtcdStore {
     access: EtcdAccess,
+    /// Clock of the leases; another one in tests.
     clock: Clock,
+    /// Connections to the servers of the etcd cluster.
     members: Members,
     /// Lead of this controller; `None` while it stands by.
     lead: Option<Leadership>,
-    /// Leases of earlier leads that etcd may still have.
+    /// Numbers of leases of earlier leads that etcd may still have. The key `leader` of such a lease blocks a new lead.
     abandoned: Vec<i64>,
     /// Version of the stored whole fabric.
     base: u64,
@@ -88,13 +93,13 @@ pub struct EtcdStore {
     logged_leader: String,
 }
 
-/// Outcome of a transaction.
+/// Outcome of a transaction that etcd executed.
 struct Outcome {
     /// True if all comparisons held.
     succeeded: bool,
     /// Revision of etcd's store after it.
     revision: i64,
-    /// Key read after a failed comparison.
+    /// Key and value of the witness, which a transaction reads after a failed comparison. `None` if it is missing.
     found: Option<KeyValue>,
 }
 
@@ -146,7 +151,8 @@ impl EtcdStore {
         Ok(self.range(self.key(name), Vec::new()).await?.pop())
     }
 
-    /// Executes a transaction. It reads the key `witness` if its comparisons fail.
+    /// Executes a transaction: `success` if all comparisons hold. Otherwise it reads the key `witness`, which tells the
+    /// caller whether an earlier attempt of the same call has succeeded.
     async fn txn(
         &mut self,
         compare: Vec<Compare>,
@@ -168,7 +174,9 @@ impl EtcdStore {
         Ok(Outcome { succeeded: answer.succeeded, revision, found })
     }
 
-    /// Executes a write if this controller still leads and `condition` holds.
+    /// Executes a write if this controller still leads and `condition` holds. Returns [`StoreError::Deposed`] if not,
+    /// or if an earlier write has an unknown outcome. The rules in the file's head make repeated and late attempts
+    /// harmless.
     async fn write(
         &mut self,
         condition: Compare,
@@ -183,13 +191,15 @@ impl EtcdStore {
         let name = format!("{:x}-{}", lead.id, lead.writes).into_bytes();
         let compare = vec![made_at(leader, lead.term), condition];
         ops.push(put(attempt, name.clone()));
-        // The name under `attempt` tells that an attempt of this write succeeded.
-        let is_ours = |found: Option<KeyValue>| found.is_some_and(|kv| kv.value == name);
+        // The name under `attempt` shows that an attempt of this write succeeded.
+        let is_own = |found: Option<KeyValue>| found.is_some_and(|kv| kv.value == name);
         let is_kept = match self.txn(compare, ops, "attempt").await {
-            Ok(outcome) => Ok(outcome.succeeded || is_ours(outcome.found)),
-            Err(CallError::Refused(_)) if is_ours(self.get("attempt").await?) => Ok(true),
+            Ok(outcome) => Ok(outcome.succeeded || is_own(outcome.found)),
+            // Rule 4: a full etcd may refuse a write that it has kept.
+            Err(CallError::Refused(_)) if is_own(self.get("attempt").await?) => Ok(true),
             Err(error) => Err(error),
         };
+        // After an unknown outcome the lead stays unsettled: [`Store::lead`] gives it up (rule 3).
         if !matches!(is_kept, Err(CallError::Unknown(_)))
             && let Some(lead) = &mut self.lead
         {
@@ -198,12 +208,13 @@ impl EtcdStore {
         if is_kept? { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
-    /// Returns true if this controller made the current key `leader`.
-    async fn is_ours(&mut self, term: i64) -> Result<bool, StoreError> {
+    /// Returns true if the current key `leader` is the one that this controller made at revision `term`.
+    async fn has_leader_key(&mut self, term: i64) -> Result<bool, StoreError> {
         Ok(self.get("leader").await?.is_some_and(|leader| leader.create_revision == term))
     }
 
-    /// Takes the lead if no controller has it; else returns `None`.
+    /// Takes the lead if no controller has it. Otherwise passes the leader's name to `report_leader`, and returns
+    /// `None`.
     async fn try_to_lead(
         &mut self,
         report_leader: &(impl Fn(&str) + Sync),
@@ -218,24 +229,27 @@ impl EtcdStore {
             return Ok(None);
         }
         let ttl = i64::try_from(self.access.lease.as_secs()).unwrap_or(i64::MAX);
+        // Id 0 lets etcd choose the number of the lease.
         let request = LeaseGrantRequest { ttl, id: 0 };
+        // Read before the call, so that the lease ends here before it ends in etcd.
         let began = (self.clock)();
         let call = move |channel| async move {
             Ok(LeaseClient::new(channel).lease_grant(request).await?.into_inner())
         };
         let grant = self.members.call("grant a lease", call).await?;
-        // Abandoned until the lead is certain.
+        // Counts as abandoned until the lead is certain. A later attempt revokes abandoned leases.
         self.abandoned.push(grant.id);
         let put = PutRequest {
             key: self.key("leader"),
             value: self.access.name.clone().into_bytes(),
             lease: grant.id,
         };
+        // The witness `leader` shows who leads if the comparison fails.
         let nobody_leads = made_at(self.key("leader"), 0);
         let outcome = self.txn(vec![nobody_leads], vec![op(Op::RequestPut(put))], "leader").await?;
         let term = match outcome.found {
             _ if outcome.succeeded => outcome.revision,
-            // An attempt whose answer was lost has succeeded.
+            // An earlier attempt of this call has succeeded, and its answer was lost.
             Some(leader) if leader.lease == grant.id => leader.create_revision,
             _ => return Ok(None),
         };
@@ -244,6 +258,7 @@ impl EtcdStore {
         let (renewal, lease) = Lease::new(self.clock, began + ttl);
         let (members, clock) = (self.members.separate(), self.clock);
         let (task_lease, task_renewal) = (lease.clone(), renewal.clone());
+        // Connections of its own, so that a slow call of the store does not delay the renewal.
         let keep_alive_task = tokio::spawn(async move {
             let reason =
                 keep_alive(members, (grant.id, ttl), clock, task_lease, &task_renewal).await;
@@ -283,7 +298,7 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// Compares a number. The value 0 stands for a missing key.
+    /// Returns the comparison that the number under a key is `value`. 0 stands for a missing key.
     fn number_is(&self, name: &str, value: u64) -> Compare {
         if value == 0 {
             return made_at(self.key(name), 0);
@@ -303,11 +318,12 @@ async fn keep_alive(
     renewal: &Renewal,
 ) -> String {
     let mut logged = String::new();
-    // Several attempts fit into one lease.
+    // A sixth of the lease leaves time for several attempts.
     let mut wait = ttl / 6;
     loop {
         sleep(wait).await;
         let call = move |channel| async move {
+            // Read before the request, so that the lease ends here before it ends in etcd.
             let sent_at = clock();
             let one = tokio_stream::once(LeaseKeepAliveRequest { id });
             let mut answers = LeaseClient::new(channel).lease_keep_alive(one).await?.into_inner();
@@ -329,6 +345,7 @@ async fn keep_alive(
                 logged.clear();
                 wait = ttl / 6;
             }
+            // etcd answers with a remaining time of 0 for an unknown lease.
             Ok(_) => return "etcd does not know it any more".to_owned(),
             Err(error) => {
                 let error = StoreError::from(error).to_string();
@@ -352,13 +369,13 @@ fn put(key: Vec<u8>, value: Vec<u8>) -> RequestOp {
     op(Op::RequestPut(PutRequest { key, value, lease: 0 }))
 }
 
-/// Returns a comparison for equality.
+/// Returns a comparison for equality of a key's property `target`, such as its value, with `value`.
 fn compare(key: Vec<u8>, target: CompareTarget, value: TargetUnion) -> Compare {
     let (result, target) = (CompareResult::Equal as i32, target as i32);
     Compare { result, target, key, target_union: Some(value) }
 }
 
-/// Returns a comparison that the key was made at this revision. Revision 0 stands for a missing key.
+/// Returns a comparison that the key was made at this revision of etcd. Revision 0 stands for a missing key.
 fn made_at(key: Vec<u8>, revision: i64) -> Compare {
     compare(key, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
@@ -372,7 +389,8 @@ fn number_of(kv: Option<KeyValue>) -> Result<u64, StoreError> {
 }
 
 impl Store for EtcdStore {
-    /// Waits for the lead and returns its term. Keeps the current lead if it is still valid.
+    /// Waits for the lead and returns its term. Keeps the current lead if it is still valid. Checks every
+    /// `RETRY_PAUSE` whether another controller still leads.
     async fn lead(
         &mut self,
         report_leader: impl Fn(&str) + Send + Sync,
@@ -380,7 +398,7 @@ impl Store for EtcdStore {
         loop {
             let held = self.lead.as_ref().filter(|lead| lead.lease.holds() && !lead.is_unsettled);
             if let Some(term) = held.map(|lead| lead.term)
-                && self.is_ours(term).await?
+                && self.has_leader_key(term).await?
             {
                 return Ok(term.unsigned_abs());
             }
@@ -435,13 +453,15 @@ impl Store for EtcdStore {
 
     /// Writes the events of the next version, if the version before it is the stored one.
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
+        // `self.write` also checks that this controller leads.
         let before = self.number_is("version", version - 1);
         let entry = put(self.key(&log_key(version)), records::write(events));
         let number = put(self.key("version"), version.to_string().into_bytes());
         self.write(before, vec![entry, number]).await
     }
 
-    /// Writes the whole fabric in parts, then sets `base` and deletes older parts and the log in one transaction.
+    /// Writes the whole fabric in parts, then sets `base` and deletes older parts and the log in one transaction. The
+    /// parts do not fit into one request. Readers ignore them until `base` names their version.
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         let (version, before) = (fabric.version, self.number_is("base", self.base));
         let mut count = 0;

@@ -1,4 +1,5 @@
-//! Store in one file, for a single controller.
+//! Store in one file, for a single controller. The file is a database of redb, an embedded key-value store. It has a
+//! log of the events of each version, and the whole fabric at one version, the base.
 //!
 //! The database never opens an incomplete file: a new file is made under another name and renamed. An I/O
 //! error, such as a full disk, closes the database. The next [`Store::lead`] opens it again, with a backoff.
@@ -19,7 +20,8 @@ use super::{Store, StoreError, records};
 use crate::event::Event;
 use crate::fabric::Fabric;
 
-/// Numbers by name: `format`, `term` and `base`.
+/// Numbers by name: `format`, the file's format; `term`, the number of the last lead; `base`, the version of the whole
+/// fabric.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// Events of each version after `base`.
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
@@ -35,9 +37,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
-    /// `None` after an I/O error.
+    /// Open database; `None` after an error, until it is opened again.
     database: Option<Database>,
-    /// Term with which this process leads.
+    /// Term with which this process leads; `None` before its first lead.
     term: Option<u64>,
     /// Version of the stored whole fabric. The log holds the events of later versions.
     base: u64,
@@ -86,7 +88,7 @@ impl Failure {
 }
 
 /// Runs an operation on the database at `path`. Turns a panic of redb into an error: redb panics on some
-/// kinds of damage. A limit on file sizes also becomes an error instead of a signal.
+/// kinds of damage. A write beyond the process's limit on file sizes also becomes an error instead of a signal.
 fn guard<T>(path: &Path, operation: impl FnOnce() -> Result<T, Failure>) -> Result<T, StoreError> {
     let done = within_limits(|| catch_unwind(AssertUnwindSafe(operation)));
     let damaged = |_| Err(Failure::Content("its pages contradict each other".to_owned()));
@@ -134,7 +136,7 @@ impl FileStore {
         (self.path.clone(), error).into()
     }
 
-    /// Finds the file. Refuses one that another user could have written.
+    /// Finds the file; `None` if it is missing. Refuses one that another user could have written.
     fn find(&self) -> Result<Option<ExistingFile>, StoreError> {
         let file = ExistingFile::at(&self.path).map_err(|error| self.system(error))?;
         if let Some(fault) = file.as_ref().and_then(|file| file.check_private().err()) {
@@ -173,6 +175,7 @@ impl FileStore {
             return Err(damaged("it is empty"));
         }
         let file = found.open(true).map_err(|error| self.system(error))?;
+        // redb verifies all pages here.
         let (database, format) = guard(&self.path, || {
             let database = database(file)?;
             let format = number(&database, "format")?;
@@ -186,7 +189,8 @@ impl FileStore {
         Ok(())
     }
 
-    /// Runs an operation on the open database. Closes the database after an error.
+    /// Runs an operation on the open database. Closes the database after an error: after an I/O error, redb refuses all
+    /// operations until it is opened again.
     fn call<T>(
         &mut self,
         operation: impl FnOnce(&Database) -> Result<T, Failure>,
@@ -194,7 +198,7 @@ impl FileStore {
         let Some(database) = self.database.take() else {
             return Err(self.system(io::Error::other("it is closed")));
         };
-        // A failed operation drops the database inside the guard.
+        // A failed operation drops the database inside the guard, since closing it writes to the file.
         let (database, result) = guard(&self.path, || {
             let result = operation(&database)?;
             Ok((database, result))
@@ -203,7 +207,8 @@ impl FileStore {
         Ok(result)
     }
 
-    /// Returns the term of this process. A new leader takes the next term and writes it to the file.
+    /// Returns the term with which this process leads. At its first lead, takes the next term and writes it to the
+    /// file.
     fn begin(&mut self) -> Result<u64, StoreError> {
         let own_term = self.term;
         let term = self.call(|database| {
@@ -213,7 +218,7 @@ impl FileStore {
                 return Ok(stored_term);
             }
             let write = begin_write(database)?;
-            // A file of an older format gets records of this one from now on.
+            // A file of an older format gets records of this one from now on, so older releases must refuse it.
             write.open_table(NUMBERS)?.insert("format", FORMAT)?;
             write.open_table(NUMBERS)?.insert("term", stored_term + 1)?;
             write.commit()?;
@@ -235,7 +240,7 @@ impl FileStore {
     }
 }
 
-/// Reads the stored fabric.
+/// Reads the stored fabric: the parts, then the log. Fails if a version is missing in the log.
 fn read(database: &Database) -> Result<Fabric, Failure> {
     let content = |error: StoreError| match error {
         StoreError::Damaged { version, reason } => {
@@ -267,7 +272,7 @@ fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
     write.delete_table(PARTS)?;
     write.delete_table(LOG)?;
     {
-        // Creates the empty log.
+        // Ends the borrows of the tables before the commit. Opening the log creates it empty.
         write.open_table(LOG)?;
         let mut parts = write.open_table(PARTS)?;
         for (number, part) in (0..).zip(records::parts(fabric)) {
@@ -279,8 +284,8 @@ fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
 }
 
 impl Store for FileStore {
-    /// Opens the file again after an error, and returns the term. The lock on the file's name makes this the only
-    /// controller.
+    /// Opens the file again after an error, and returns the term. Never waits for another leader: the lock on the
+    /// file's name makes this the only controller.
     async fn lead(&mut self, _: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
         if self.database.is_none() {
             tokio::time::sleep(self.backoff).await;

@@ -1,5 +1,8 @@
-//! Store of a fabric's desired state: the events of each version, and the whole fabric at one version. One
-//! controller writes at a time: the leader. Each lead has a number, the term. A deposed controller cannot write.
+//! Store of a fabric's desired state. It holds the whole fabric at one version, the base, and the events (smallest
+//! changes) of each later version, the log.
+//!
+//! One controller writes at a time: the leader. Each lead has a number, the term. A deposed controller cannot write.
+//! There are two stores: one in a file for a single controller, and one in etcd for several controllers.
 
 mod etcd;
 mod file;
@@ -54,7 +57,7 @@ pub enum StoreError {
         /// Damage found.
         reason: String,
     },
-    /// The store has an older state than before.
+    /// The store has an older state than the one with which this controller has led.
     #[error(
         "the store has {found}, and this controller has led with {known}: the store was restored from an old copy, or is \
          another; restore a newer copy, or start the controllers with `--restore` to go on from what it has and have the nodes take it"
@@ -81,7 +84,8 @@ impl StoreError {
     }
 }
 
-/// Store of a fabric's desired state.
+/// Store of a fabric's desired state. The controller's desk calls it: [`Store::lead`], [`Store::load`], then
+/// [`Store::append`] for each new version.
 pub(super) trait Store: Send {
     /// Waits for the lead, and passes the name of the current leader to `report_leader`. Returns the term, which is
     /// larger than those of all earlier leaders. A controller that still leads keeps its term.
@@ -109,12 +113,13 @@ pub(super) trait Store: Send {
         async {}
     }
 
-    /// Returns the lease of the lead obtained by [`Store::lead`].
+    /// Returns the lease of the lead obtained by [`Store::lead`]. It never ends for a store of a single controller.
     fn lease(&self) -> Lease {
         Lease::unlimited()
     }
 
-    /// Returns the version of the whole fabric. The log has all later versions. Valid after [`Store::load`].
+    /// Returns the base, the version of the stored whole fabric. The log has all later versions. Valid after
+    /// [`Store::load`].
     fn base(&self) -> u64;
 }
 

@@ -1,4 +1,5 @@
-//! Format of the records in a store: a form byte, a digest, and one event per line.
+//! Format of the records in a store: a form byte, a digest, and one event per line, in JSON. A record holds the events
+//! of one version, or a part of the events that create a whole fabric.
 //!
 //! The first form had only the lines. Such a record begins with `{`. It is read without a digest, and the
 //! next compaction rewrites it.
@@ -9,7 +10,8 @@ use super::StoreError;
 use crate::event::Event;
 use crate::fabric::Fabric;
 
-/// Approximate size of one part of a whole fabric in bytes.
+/// Maximum size of one part of a whole fabric in bytes, unless one event is larger. It stays below etcd's limit for
+/// requests.
 const PART: usize = 256 << 10;
 /// First byte of a record with a digest.
 const FORM: u8 = 1;
@@ -37,9 +39,10 @@ fn seal(lines: &[u8]) -> Vec<u8> {
     [&[FORM], &digest(&SHA256, lines).as_ref()[..DIGEST], lines].concat()
 }
 
-/// Returns the lines of a record.
+/// Returns the lines of a record, after a check of its digest. The error is the damage found.
 fn unseal(record: &[u8]) -> Result<&[u8], String> {
     match record {
+        // The first form, which may have no lines.
         [] | [b'{', ..] => Ok(record),
         [FORM, sealed @ ..] => match sealed.split_at_checked(DIGEST) {
             Some((sum, lines)) if digest(&SHA256, lines).as_ref().starts_with(sum) => Ok(lines),
@@ -49,7 +52,7 @@ fn unseal(record: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// Applies the events of a record, which lead to `version`.
+/// Applies the events of a record to the fabric, and sets its version to `version`.
 ///
 /// # Errors
 /// If the record is damaged.
@@ -65,7 +68,7 @@ pub fn read(fabric: &mut Fabric, version: u64, record: &[u8]) -> Result<(), Stor
     Ok(())
 }
 
-/// Encodes a whole fabric as several records.
+/// Encodes a whole fabric as records of limited size, the parts. Together they lead from an empty fabric to this one.
 pub fn parts(fabric: &Fabric) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     for event in fabric.events() {
@@ -82,7 +85,7 @@ pub fn parts(fabric: &Fabric) -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Returns two events.
+    /// Returns two events, which add a spine and a leaf.
     fn events() -> Vec<Event> {
         let spine = Event::Spine { id: 1, ip: [10, 0, 0, 1].into(), is_failed: false };
         vec![spine, Event::Leaf { id: 1, ip: [10, 0, 1, 1].into(), is_failed: false }]
@@ -101,6 +104,7 @@ mod tests {
             assert!(matches!(refused, StoreError::Damaged { version: 1, .. }), "bit {bit}");
             record[bit / 8] ^= 1 << (bit % 8);
         }
+        // The empty record is a valid one of the first form.
         for len in 1..record.len() {
             assert!(read(&mut Fabric::default(), 1, &record[..len]).is_err(), "{len} bytes");
         }

@@ -1,4 +1,5 @@
-//! Tests of the file store: damage, crashes, and files of other users.
+//! Tests of the file store, a database of redb: damage, crashes, and files of other users. Each damaged copy of a store
+//! must be reported as damaged, or give the stored fabric.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +10,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 
-/// Bit of the header that selects the newer of two commits. No digest covers it: docs/reference/limits.md.
+/// Number of the file's bit that selects the newer of redb's two commit slots: bit 0 of byte 9. No digest covers it, so
+/// the tests leave it out (docs/reference/limits.md).
 const NEWER_SLOT: usize = 8 * 9;
 
 /// Runs a future to its end.
@@ -17,13 +19,14 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Opens a store and returns its term and fabric.
+/// Opens a store, leads with it, and returns its term and fabric.
 fn load(path: &Path) -> Result<(u64, Fabric), StoreError> {
     let mut store = FileStore::open(path)?;
     run(async { Ok((store.lead(|_| {}).await?, store.load().await?)) })
 }
 
-/// Appends versions that add leaves, with one compaction in between.
+/// Appends one version for each of `leaves`, which adds a leaf, with a compaction after half of them. Returns the last
+/// version's fabric.
 fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
     let mut fabric = Fabric::default();
     run(async {
@@ -41,7 +44,8 @@ fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
     fabric
 }
 
-/// Returns the bytes of a closed store, and of one whose process was killed, with their fabric.
+/// Returns the bytes of a closed store, and of one whose process was killed, with their fabric. The bytes before the
+/// close stand for the killed process.
 fn stores(folder: &Path) -> ([Vec<u8>; 2], Fabric) {
     let path = folder.join("fabric");
     let mut store = FileStore::open(&path).unwrap();
@@ -51,7 +55,7 @@ fn stores(folder: &Path) -> ([Vec<u8>; 2], Fabric) {
     ([fs::read(&path).unwrap(), killed], fabric)
 }
 
-/// Writes a private file.
+/// Writes a file that only its owner may read, since the store refuses others.
 fn write(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -87,6 +91,8 @@ fn damaged_file_is_reported_or_harmless() {
         let used: Vec<usize> = (0..store.len()).filter(|&offset| store[offset] != 0).collect();
         for round in 0..100 {
             let mut bytes = store.clone();
+            // Kinds of damage, in turn: a flipped bit (two of five rounds), some random bytes, a cut end, and a page of
+            // 4096 bytes that gets the content of one of the first 8 pages.
             let offset = used[rng.random_range(0..used.len())];
             match round % 5 {
                 0 | 1 => bytes[offset] ^= 1 << rng.random_range(0..8),
@@ -95,7 +101,6 @@ fn damaged_file_is_reported_or_harmless() {
                     rng.fill(&mut bytes[offset..end]);
                 }
                 3 => bytes.truncate(rng.random_range(1..store.len())),
-                // The byte's page becomes a copy of another one.
                 _ => {
                     let (page, other) = (offset / 4096 * 4096, rng.random_range(0..8) * 4096);
                     bytes.copy_within(other..other + 4096, page);
@@ -105,7 +110,7 @@ fn damaged_file_is_reported_or_harmless() {
             reported += u32::from(check_damaged(&path, &bytes, &stored, &damage));
         }
     }
-    // Not each round is reported, because some bytes belong to no live page.
+    // Some rounds hit bytes of no live page, and load the stored fabric. At least a fifth must be reported.
     assert!(reported > 40, "{reported} of 200");
 }
 
@@ -114,7 +119,7 @@ fn flipped_header_bit_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let ([_, killed], stored) = stores(folder.path());
     let path = folder.path().join("damaged");
-    // Bits of the first 64 bytes, and some of both commit slots.
+    // All bits of the header (64 bytes), and each 23rd bit of the two commit slots (128 bytes each) behind it.
     let bits = (0..8 * 64).chain((8 * 64..8 * 320).step_by(23));
     for bit in bits.filter(|bit| *bit != NEWER_SLOT) {
         let mut bytes = killed.clone();

@@ -1,4 +1,7 @@
 //! Checks of DPDK: its library, its drivers, the sockets of its memif devices, and the properties of open devices.
+//!
+//! `wedjat doctor` runs them before a start. A memif device exchanges packets with another process through shared
+//! memory. One process is the server of the device's socket, its peer the client.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,11 +14,11 @@ use wedjat_dpdk::{driver_folder, linked_statically, server_address, version};
 use super::{Device, Finding, Machine, Status};
 use crate::run;
 
-/// Drivers with which wedjat runs without a NIC.
+/// Drivers with which wedjat runs without a NIC, by their names in EAL's arguments.
 const VIRTUAL_DRIVERS: [&str; 6] =
     ["net_memif", "net_af_packet", "net_af_xdp", "net_pcap", "net_null", "net_ring"];
 
-/// Checks the shared library and its drivers.
+/// Checks the shared library and its drivers. A library that is linked statically contains all its drivers.
 pub fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     let version = match version() {
         Ok(version) => version,
@@ -33,13 +36,15 @@ pub fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     let folder = driver_folder();
     let files = machine.names(folder);
     let mut findings = vec![Finding::ok("libdpdk", format!("{version}, drivers in {folder}"))];
+    // The driver `net_memif` is the file `librte_net_memif.so`, with or without a version after `.so`.
     let installed = files.iter().filter_map(|file| file.strip_prefix("librte_")?.split_once(".so"));
     let installed: BTreeSet<&str> = installed.map(|(driver, _)| driver).collect();
     findings.extend(drivers(&installed, devices, folder));
     findings
 }
 
-/// Checks that the drivers of the devices are installed.
+/// Returns a failure for each driver that a device needs and `folder` lacks, then the list of virtual drivers.
+/// `installed` holds the names of the drivers in `folder`.
 fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<Finding> {
     let has = |driver: &&str| installed.contains(driver);
     let needed: BTreeSet<&str> =
@@ -63,7 +68,7 @@ fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<
     findings
 }
 
-/// Checks that the socket of a memif server is free, or that a client finds its server.
+/// Checks that the socket of a memif server is free, or that a client finds its server. `name` is the finding's name.
 pub fn memif_socket(device: &Device, name: &str) -> Finding {
     match server_address(&device.text) {
         Err(error) => Finding::fail(name, error.to_string(), ""),
@@ -86,20 +91,20 @@ pub fn memif_socket(device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Opens the ports of a node as its start would, and returns their properties. `task_port` is the UDP port of a node
-/// that steers replies.
+/// Opens the ports of a node as its start would, and returns their properties. `task_port` is the UDP port of tasks at
+/// a node whose devices steer replies to the core of their task; `None` for other nodes.
 pub fn probe(config: NodeConfig<'_>, eal: &[String], task_port: Option<u16>) -> Vec<Finding> {
     match run::probe(config, eal, task_port) {
         Err(error) => vec![Finding::fail("ports", error.to_string(), "")],
         Ok(devices) => {
             let ports = devices.iter().enumerate();
-            ports.flat_map(|(port, device)| of_port(port, device)).collect()
+            ports.flat_map(|(port, device)| port_findings(port, device)).collect()
         }
     }
 }
 
-/// Returns the properties of a port's device.
-fn of_port(port: usize, device: &DeviceProperties) -> Vec<Finding> {
+/// Returns the properties of a port's device as findings. Warns if one core would receive all packets.
+fn port_findings(port: usize, device: &DeviceProperties) -> Vec<Finding> {
     let name = format!("port {port}");
     let known = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
     let node = known(device.node.map(|node| node.to_string()));
@@ -110,6 +115,7 @@ fn of_port(port: usize, device: &DeviceProperties) -> Vec<Finding> {
         [] => "none".to_owned(),
         names => names.join(" "),
     };
+    // The RSS key selects the receive queue of a packet. The key of some devices is fixed.
     let key = match device.key_bytes {
         0 => "fixed key".to_owned(),
         bytes => format!("key of {bytes} bytes"),
@@ -176,10 +182,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let device = |role: &str| format!("net_memif0,role={role},socket={}", path.display());
-        let of_device =
+        let check_device =
             |device: &str| presence(&Machine { root: folder.path() }, &Device::new(device, &[]));
-        let of = |role: &str| of_device(&device(role));
-        assert_eq!((of("server").status, of("client").status), (Status::Ok, Status::Warn));
+        let check = |role: &str| check_device(&device(role));
+        assert_eq!((check("server").status, check("client").status), (Status::Ok, Status::Warn));
+        // The test serves the socket in place of a memif server.
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -189,23 +196,24 @@ mod tests {
         .unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&socket, 1).unwrap();
-        let served = of("server");
-        assert_eq!((served.status, of("client").status), (Status::Fail, Status::Ok));
+        let served = check("server");
+        assert_eq!((served.status, check("client").status), (Status::Fail, Status::Ok));
         assert!(served.found.contains("another process serves it"), "{served:?}");
         drop(socket);
-        assert_eq!(of("server").status, Status::Ok, "what a dead one left is replaced");
+        assert_eq!(check("server").status, Status::Ok, "a start replaces a dead server's socket");
         fs::remove_file(&path).unwrap();
         fs::write(&path, "a file").unwrap();
-        let other = of("server");
-        assert_eq!(other.status, Status::Fail);
-        assert!(other.found.contains("another file exists there"), "{other:?}");
-        let misspelt = of_device("net_memif0,rolle=server");
+        let occupied = check("server");
+        assert_eq!(occupied.status, Status::Fail);
+        assert!(occupied.found.contains("another file exists there"), "{occupied:?}");
+        let misspelt = check_device("net_memif0,rolle=server");
         assert_eq!(misspelt.status, Status::Fail);
         assert!(misspelt.found.contains("did you mean `role`"), "{misspelt:?}");
     }
 
     #[test]
     fn misspelt_driver_gets_the_nearest_name() {
+        // The first finding is that of the missing driver.
         let misspelt = |device: &str| {
             let devices = [Device::new(device, &[])];
             let installed = ["net_af_packet", "net_memif", "net_ixgbe"].into();

@@ -1,4 +1,8 @@
-//! The agent: one dispatcher core. The calling thread also watches the workers' locks.
+//! The agent as a process: one dispatcher core gives tasks to the workers of this host, and sends their replies. The
+//! calling thread also watches the workers' locks.
+//!
+//! Workers are processes that attach to a region, the memory shared with the agent, or threads of this process. The
+//! region has one channel per worker. The account is the report of a process at its end.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -47,7 +51,7 @@ pub fn run(
     start(config, options, || Ok(region(&config.host)?), None, stop, report)
 }
 
-/// Transmit queues of each port for threads.
+/// Transmit queues for worker threads: for each port, one queue per thread.
 pub(super) type Queues = Vec<Vec<Outlet>>;
 
 /// Workers that are threads of this process.
@@ -57,8 +61,10 @@ pub(super) struct ThreadWorkers {
     pub load: Arc<NamedLoad>,
     /// Counters of the workers that send their replies themselves.
     pub counters: Vec<Counters>,
-    /// Dispatcher's end of the channel to each worker; `None` for workers whose replies the dispatcher sends.
+    /// Dispatcher's end of the packet channel to each worker; `None` for workers that use a channel of the region, and
+    /// whose replies the dispatcher sends.
     pub producers: Vec<Option<Producer<Mbuf>>>,
+    /// Running threads of all workers.
     pub threads: Vec<JoinHandle<()>>,
 }
 
@@ -66,8 +72,9 @@ pub(super) struct ThreadWorkers {
 pub(super) type StartThreadWorkers<'a> =
     &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<ThreadWorkers, LaunchError>;
 
-/// Runs the agent around the region of its workers, processes or threads. Starts worker threads after the devices,
-/// whose transmit queues they need, and before the dispatcher, which needs their channels.
+/// Runs the agent, with workers that are processes (`start_threads` is `None`) or threads. `create_region` creates the
+/// region of the workers. Starts worker threads after the devices, whose transmit queues they need, and before the
+/// dispatcher, which needs their channels.
 pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
@@ -92,7 +99,8 @@ pub(super) fn start(
         return Ok(account(host, ledger, AgentEnd::default(), 0));
     };
     let signer = signer(&membership, None).map(Arc::new);
-    // No process attaches to the region of threads, so no worker can be added.
+    // The control interface adds workers to the region of processes. No process attaches to that of threads, so no
+    // worker can be added there.
     let shared_region = start_threads.is_none().then(|| Arc::clone(&region));
     let outlets = std::mem::take(&mut devices.outlets);
     let thread_workers = start_threads
@@ -101,11 +109,13 @@ pub(super) fn start(
         .unwrap_or_default();
     let ThreadWorkers { load, counters, producers, threads } = thread_workers;
     let (senders, mut producers) = (counters.len(), producers.into_iter());
+    // The agent calls `link` once for each channel, in their order, which is also that of `producers`.
     let link = |channel: usize| match producers.next().flatten() {
         Some(producer) => WorkerLink::from(producer),
         None => WorkerLink::from(region.channel(channel)),
     };
     let mut parts = agent::parts(config, &table, link, runtime.mbufs.handle());
+    // Batch jobs on this host read the agent's state and its CPU from the region.
     region.watch().set_core(config.core);
     parts.watch = Some(region.watch());
     let workers = WorkerWatch::new(region, Arc::clone(&parts.deaths));
@@ -120,7 +130,7 @@ pub(super) fn start(
     let parts = NodeParts {
         id: NodeId::Agent(port.ip),
         cores: vec![AgentCore { parts, addresses, load, counters, signer }],
-        requests: Requests::new(control, Arc::clone(&table), reload::agents_reader(config)),
+        requests: Requests::new(control, Arc::clone(&table), reload::agent_file_reader(config)),
         newcomers: None,
         workers: Some(workers),
         threads,
@@ -144,7 +154,8 @@ pub(super) fn account(
     AgentStats { ledger, name: host.name.clone(), attach, registered, senders }
 }
 
-/// Returns the sums of an agent's attach statistics, and its number of registered workers, before it closes.
+/// Returns the sums of the statistics of an agent's attached workers, and its number of registered workers. Closing the
+/// agent consumes it, so callers read them before.
 pub(super) fn end<P: Port<Buf: Token>, A: Pool<Buf = P::Buf>>(agent: &Agent<P, A>) -> AgentEnd {
     let attach = agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
     (attach, agent.registered())
@@ -152,6 +163,7 @@ pub(super) fn end<P: Port<Buf: Token>, A: Pool<Buf = P::Buf>>(agent: &Agent<P, A
 
 /// Parts of an agent's core.
 struct AgentCore {
+    /// Parts of the agent's role.
     parts: Parts<Mbuf, PoolHandle>,
     /// Addresses of the ports, in the ports' order.
     addresses: Vec<PortAddress>,
@@ -164,8 +176,8 @@ struct AgentCore {
 }
 
 impl CoreParts for AgentCore {
-    /// Polls the agent until a stop request, and then for a limited time until its tasks end. Then its threads have
-    /// another limited time to end theirs.
+    /// Polls the agent until a stop request, and then at most [`DRAIN_MAX`] until its tasks end. Then its threads have
+    /// at most [`THREAD_DRAIN_MAX`] to end theirs.
     fn poll<P: Port<Buf = Mbuf>>(
         self,
         ports: Vec<P>,

@@ -1,8 +1,11 @@
-//! Log of workers that attach to an agent and leave. A worker claims a channel, and the agent grants the claim.
+//! Log of workers that attach to an agent and leave.
+//!
+//! A region is the memory that the agent shares with its workers, with one channel per worker. A worker claims a
+//! channel by a number, the claim, and the agent grants the claim. The worker holds the channel's lock while it lives.
 
 use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
 
-/// Granted claim (0 for none) and worker of each channel at the last update.
+/// Granted claim (0 for none) and worker of each channel at the last update, for comparison with the next one.
 #[derive(Debug)]
 pub struct AttachLog(Vec<(u64, Option<WorkerIdentity>)>);
 
@@ -12,7 +15,8 @@ impl AttachLog {
         Self(vec![(0, None); region.shape().channels])
     }
 
-    /// Logs the changes since the last update.
+    /// Logs the workers that left, were removed or joined since the last update. The agent's watching thread calls it
+    /// every few milliseconds.
     pub fn update(&mut self, region: &WorkerRegion) {
         for (channel, (last_claim, last_identity)) in self.0.iter_mut().enumerate() {
             let (claim, identity) = (region.granted(channel), region.identity(channel));
@@ -23,12 +27,13 @@ impl AttachLog {
             let subject = if *last_claim == 0 { identity } else { last_identity.or(identity) };
             let Some(WorkerIdentity { id, pool }) = subject else { continue };
             match (*last_claim, region.has_worker(channel)) {
-                // The channel now belongs to another worker, or to none.
+                // The agent's configuration changed: the channel now belongs to another worker, or to none.
                 (1.., _) if identity != subject => {
                     log::info!("worker {id} of pool {pool} was released")
                 }
                 (0, _) => {} // no worker has departed
-                // A worker that leaves or dies releases its lock, so this one still runs.
+                // A worker that leaves or dies releases its lock, so this one still runs, and the agent withdrew its
+                // claim.
                 (_, true) if claim == 0 => {
                     log::warn!(
                         "worker {id} of pool {pool} was removed: it was silent for too long, or its credits were impossible"
@@ -36,6 +41,7 @@ impl AttachLog {
                 }
                 _ => log::info!("worker {id} of pool {pool} has left"),
             }
+            // A worker that replaces another one is logged after it.
             *last_identity = identity;
             if let (1.., Some(WorkerIdentity { id, pool })) = (claim, identity) {
                 log::info!("worker {id} of pool {pool} has joined");

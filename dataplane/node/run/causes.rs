@@ -1,5 +1,9 @@
 //! Causes of nearly total packet loss, and sources of spoofed replies. Logs each once, with advice. A cause is the drop
-//! reason of nearly all packets of a port, or a core that receives nothing.
+//! reason of nearly all packets of a port, or a core that receives nothing. The node's watching thread looks for them
+//! every second, so that a wrong setup explains itself in the log.
+//!
+//! A refusal is a packet that a core drops at its arrival. A spoofed reply has the id of a worker, but does not come
+//! from that worker's server.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,7 +21,7 @@ const REFUSED_MIN: u64 = 20;
 /// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of log lines about spoofed replies, so that a forger cannot fill the log.
+/// Maximum number of log lines about spoofed replies in a run, so that a forger cannot fill the log.
 const SPOOFED_MAX: usize = 32;
 
 /// Search for causes, with a record of those that the log has.
@@ -114,7 +118,8 @@ impl Causes {
         let refused =
             |reason| self.refusals.iter().map(|core| core.count(port, reason)).sum::<u64>();
         let (strays, own_reasons): (Vec<_>, Vec<_>) =
-            DropReason::ALL.into_iter().partition(|reason| reason.is_of_strays());
+            DropReason::ALL.into_iter().partition(|reason| reason.is_stray());
+        // `received` and the refusals are read at different times, so the difference may be negative.
         let to_this_node = received.saturating_sub(strays.into_iter().map(refused).sum());
         let (count, reason) = own_reasons
             .into_iter()
@@ -124,7 +129,7 @@ impl Causes {
         let is_logged = |reason: DropReason| self.logged.contains(&(port, reason.name()));
         let of_setup = DropReason::ALL
             .into_iter()
-            .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_logged(reason));
+            .find(|&reason| reason.is_setup_error() && refused(reason) > 0 && !is_logged(reason));
         // A reason of the setup comes first, even if another reason has more packets.
         let (count, reason, is_cause) = match of_setup {
             Some(reason) => (refused(reason), reason, true),
@@ -159,6 +164,7 @@ mod tests {
         refuse(0, 0, DropReason::UdpChecksum, 10);
         assert_eq!(causes.new_cause(0, "net_x0", 10), None, "fewer than 20 packets");
         refuse(1, 0, DropReason::UdpChecksum, 17);
+        // Packets of other Ethernet protocols are strays and do not count: 100 - 50, and 80 - 50.
         refuse(1, 0, DropReason::EtherType, 50);
         assert_eq!(causes.new_cause(0, "net_x0", 100), None, "27 of 50 are below 90%");
         let message = causes.new_cause(0, "net_x0", 80).unwrap();
@@ -198,6 +204,7 @@ mod tests {
         let mut causes = Causes::of(vec![core.clone()], Vec::new());
         let reply = |worker, source| SpoofedReply { worker, source };
         let other = IpAddr::from([10, 0, 2, 99]);
+        // A repeated reply, and one of an unknown worker, give no line.
         for reply in [reply(3, other), reply(3, other), reply(9999, other)] {
             core.keep(reply);
         }

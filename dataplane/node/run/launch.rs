@@ -1,5 +1,9 @@
 //! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent.
 //! Between these steps, the role creates its region and state, and builds [`NodeParts`].
+//!
+//! A region is the memory that an agent shares with its workers. The table is the node's published state, which other
+//! processes can read. The account is the report of a process at its end. The membership is the set of pools, servers
+//! and workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,6 +46,7 @@ pub struct Runtime<'a> {
     pub mbufs: MbufPool,
     /// Emulated time; `None` for the time-stamp counter.
     pub clock: Option<ClockFile>,
+    /// DPDK's environment, initialised.
     pub eal: Eal,
     config: NodeConfig<'a>,
     options: &'a Options,
@@ -55,11 +60,12 @@ pub struct Runtime<'a> {
 pub struct Devices {
     /// Devices of the ports.
     pub devices: Vec<Device>,
-    /// Queue pairs of the dispatcher cores.
+    /// Queue pairs of each device, one per dispatcher core.
     queues: Vec<Vec<QueuePort>>,
-    /// Transmit queues for worker threads.
+    /// Transmit queues of each device for worker threads.
     pub outlets: Vec<Vec<Outlet>>,
-    /// States of the links before the cores start, so that the cores do not send to a port without a link.
+    /// States of the links before the cores start. The node marks ports without a link, so that the cores do not send
+    /// there.
     pub(super) links: Links,
 }
 
@@ -69,7 +75,7 @@ pub struct NodeParts<C, K: Cores> {
     pub id: NodeId,
     /// Parts of each core.
     pub cores: Vec<C>,
-    /// Queue of the control interface's requests, with the node's control.
+    /// Queue of the control interface's requests, with the control that applies them to the cores.
     pub requests: Requests<K>,
     /// Queue of workers that are unknown to this node, for the controller.
     pub newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
@@ -80,8 +86,9 @@ pub struct NodeParts<C, K: Cores> {
 }
 
 impl<'a> Runtime<'a> {
-    /// Starts EAL for this node, and creates its mempool. First, `create_region` creates the region of local workers.
-    /// It fails for a second agent with the same region, which then opens no device.
+    /// Starts EAL for this node, and creates its mempool. First, `create_region` creates the region of local workers,
+    /// if the node has any, and this function returns it. It fails for a second agent with the same region, which then
+    /// opens no device.
     ///
     /// # Errors
     /// If a CPU, the clock file, the region, EAL or the mempool is not available.
@@ -118,9 +125,9 @@ impl<'a> Runtime<'a> {
         }
     }
 
-    /// Returns the account of these cores over `seconds`, with the seeds, and the workers and policies of `membership`.
-    /// In the seeds, the role's name is the key of the node's own seed. Each pool's policy has a random stream of its
-    /// own on each core, whose seed derives from the node's.
+    /// Returns the account of a role's cores over `seconds`, with the seeds, and the workers and policies of
+    /// `membership`. In the seeds, the role's name is the key of the node's own seed. Each pool's policy has a random
+    /// stream of its own on each core, whose seed derives from the node's.
     pub fn account(
         &self,
         (role, cores): (Role, &[usize]),
@@ -142,7 +149,7 @@ impl<'a> Runtime<'a> {
         account.seeds = [(role.name().to_owned(), table.seed())].into();
         let mut names = Vec::new();
         for (index, pool) in membership.pools.iter().enumerate() {
-            let Some(Pool { id, settings, .. }) = pool else { continue };
+            let Some(Pool { id, settings, .. }) = pool else { continue }; // a removed pool leaves its place empty
             for core in 0..cores.len() {
                 let seed = stream_seed(table.seed(), core, index);
                 account.seeds.insert(format!("core{core}.pool{id}"), seed);
@@ -173,11 +180,14 @@ impl<'a> Runtime<'a> {
         for port in self.config.ports {
             let options = DeviceOptions {
                 queues: self.config.cores.len() as u16,
+                // The side is the kind of hosts behind the port. The client of a packet selects its core: the source of
+                // a task, the destination of a reply.
                 rss: match port.side {
                     Side::Clients => RssFields::Source,
                     Side::Workers => RssFields::Destination,
                     Side::Both => RssFields::FourTuple,
                 },
+                // A port with both kinds of hosts has no steering.
                 steering: match port.side {
                     Side::Clients => Some(SteeredSide::Clients),
                     Side::Workers => Some(SteeredSide::Workers),
@@ -209,6 +219,8 @@ impl<'a> Runtime<'a> {
             }
             let (device, ports, outlets) = opened?;
             log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
+            // One core receives everything and needs no spreading. A device with a rule of its own has nothing to
+            // report.
             match device.spread() {
                 _ if options.queues == 1 => {}
                 Spread::OwnRule => {}
@@ -231,8 +243,8 @@ impl<'a> Runtime<'a> {
     }
 
     /// Runs the cores until `stop` is set or the duration is over. The calling thread watches them until all have
-    /// ended. `report` gets a line of statistics per second. Returns the account, the result of the node's agent, if it
-    /// has one, and the requests with the node's control.
+    /// ended. `report` gets a line of statistics per second. Returns the account, the last statistics of the node's
+    /// agent, if it has one, and the requests, whose control has the final membership.
     ///
     /// # Errors
     /// If the control interface, the follower, a clock or a thread cannot start, or a core failed.
@@ -256,6 +268,7 @@ impl<'a> Runtime<'a> {
         });
         let sockets = (config.control, config.state);
         let interface = ControlInterface::open(&requests, self.options, sockets, cpus)?;
+        // Follows the controller until this function returns.
         let _following = follow(config.controller, id, &interface.handle, newcomers, cpus)?;
         let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
         let refusals = watches.iter().map(|watch| watch.refusals.clone()).collect();
@@ -265,6 +278,7 @@ impl<'a> Runtime<'a> {
         let mut running = Vec::new();
         let cores = config.cores.iter().zip(cores).zip(watches).enumerate();
         for (index, ((&cpu, parts), watch)) in cores {
+            // In emulated time, each core joins the clock under its own name.
             let node = Node { role: config.role, id: config.id, core: index as u16 };
             let clock = self.clock.as_ref().map(|clock| clock.join(node)).transpose()?;
             let always_polls = clock.is_none() && config.poll == PollMode::Busy;
@@ -311,7 +325,7 @@ impl<'a> Runtime<'a> {
             started,
         };
         watch.until_ended(&running, check, report);
-        // Joins all cores before it returns the first error.
+        // Joins all cores before the first error ends this function.
         let ends: Vec<_> =
             config.cores.iter().zip(running).map(|(&cpu, core)| join(cpu, core)).collect();
         let ends = ends.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,8 @@
-//! The leaf or spine: one or several dispatcher cores. The first one may also run an agent with its workers.
+//! The leaf or spine as a process: one or several dispatcher cores, which send each task to a worker or a leaf. The
+//! first core may also run an agent, the role that gives tasks to the workers of this host.
+//!
+//! The table is the node's published state. The predecessor is the last process of this node: a start takes over the
+//! loads and MAC addresses of its state file.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,7 +32,7 @@ use super::poll::{CoreParts, CoreWatch, PollResult, poll_until_stopped};
 use super::workers::WorkerWatch;
 use super::{LaunchError, Options, telemetry};
 
-/// Maximum time after a stop request in which a core without an agent still forwards packets in flight.
+/// Maximum time after a stop request in which a core without an agent still forwards packets and replies in flight.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the leaf or spine until `stop` is set or the duration is over. `report` gets a line per second. Returns the
@@ -51,6 +55,7 @@ pub fn run(
     });
     let table = wedjat_assembly::table(config, runtime.ticks_hz())?;
     telemetry::show(&runtime.eal, config.role, &table);
+    // The agent has a table and a control of its own.
     let create_agent = |(host, region)| {
         let pool = runtime.mbufs.handle();
         let (parts, agent_table, control) =
@@ -68,12 +73,14 @@ pub fn run(
     };
     let (role_and_cores, membership) =
         ((config.role, &config.leaf.cores[..]), Membership::of(config));
-    // No devices: the node was stopped while a device waited for its peer.
+    // Devices steer a reply to the core that sent its task, by the UDP port of tasks and a key from the seed.
     let steered = (config.leaf.udp_port, table.seed());
+    // No devices: the node was stopped while a device waited for its peer.
     let Some(devices) = runtime.open_devices(0, Some(steered))? else {
         return Ok(runtime.account(role_and_cores, &table, &membership, 0.0));
     };
     let macs = devices.devices.iter().map(|device| Mac(device.mac()));
+    // The steps of the packet path (parse, classify, schedule, rewrite) of each core.
     let mut stages = wedjat_assembly::stages(config, &membership, macs, &table)?;
     if let Some(predecessor) = predecessor {
         let now_ms = Timing { ticks_hz: runtime.ticks_hz() }.to_ms(runtime.ticks()());
@@ -87,6 +94,7 @@ pub fn run(
         );
     }
     let controller = config.controller.as_ref();
+    // Queue of the workers that register but are not configured, for the controller.
     let newcomers = controller.map(|_| wedjat_assembly::watch_unknown_workers(&mut stages));
     log::info!(
         "{} {} runs on {} with seed {}",
@@ -105,7 +113,7 @@ pub fn run(
     let control = ColocatedCores::new(leaf_cores, agent_control);
     let control = Control::of(Arc::clone(&table), membership, control);
     let agent_table = agent.as_ref().map(|(_, table)| Arc::clone(table));
-    let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
+    let requests = Requests::new(control, Arc::clone(&table), reload::leaf_file_reader(config));
     let cores = stages.into_iter().zip(commands).map(|(stages, commands)| LeafCore {
         stages,
         commands,
@@ -135,8 +143,9 @@ pub fn run(
     Ok(account)
 }
 
-/// Parts of a leaf's core.
+/// Parts of a core of a leaf or spine.
 struct LeafCore {
+    /// Steps of the packet path.
     stages: Stages,
     /// Queue of changes from the control.
     commands: Commands,
@@ -147,13 +156,13 @@ struct LeafCore {
     /// True to leave tasks in their devices until workers are reachable, at most for a short time after a link-up. Real
     /// devices come up one after another.
     has_link_up_delay: bool,
-    /// Agent on the same core.
+    /// Parts of the agent on the same core, if it has one.
     agent: Option<Parts<Mbuf, PoolHandle>>,
 }
 
 impl CoreParts for LeafCore {
     /// Polls the leaf, and its agent if it has one, until a stop request. Then polls for a limited time until their
-    /// tasks end.
+    /// tasks end: [`DRAIN_MAX`], or the agent's limit.
     fn poll<P: Port<Buf = Mbuf>>(
         self,
         ports: Vec<P>,
@@ -172,14 +181,15 @@ impl CoreParts for LeafCore {
             poll_until_stopped(&mut leaf, &mut clock, stop, DRAIN_MAX);
             return (leaf.close(), None, clock.ended());
         };
-        // Leaf and agent are joined by a link in memory. Room for all buffers, so that it never loses a reply.
+        // A link in memory joins leaf and agent like a cable between two ports. It has room for all buffers, so that it
+        // never loses a reply.
         let (near, far) = link::pair(mbufs);
         let ports = ports.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(near)]);
         let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
         let leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
-        let mut both = Colocated::new(leaf, parts, far);
-        let last = poll_until_stopped(&mut both, &mut clock, stop, agent::DRAIN_MAX);
-        let end = agent::end(both.agent());
-        (both.close(last), Some(end), clock.ended())
+        let mut colocated = Colocated::new(leaf, parts, far);
+        let last = poll_until_stopped(&mut colocated, &mut clock, stop, agent::DRAIN_MAX);
+        let end = agent::end(colocated.agent());
+        (colocated.close(last), Some(end), clock.ended())
     }
 }

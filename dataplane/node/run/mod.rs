@@ -1,5 +1,9 @@
 //! Start, run and orderly end of a configured node on DPDK ports. Each dispatcher core is a thread that polls. The
 //! calling thread is the watching thread: it serves requests, checks links, workers and cores, and reports.
+//!
+//! A node is a leaf (schedules the tasks of a rack), a spine (schedules tasks over leaves) or an agent (gives tasks to
+//! the workers of its host). This file has the parts that all roles share. [`leaf::run`] and [`agent::run`] start a
+//! node. memif is DPDK's device for packets in memory that two processes share.
 
 pub mod agent;
 mod attach_log;
@@ -23,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::probe::probe;
-use self::stalls::PauseWatch;
+use self::stalls::StallWatch;
 use self::supervisor::Supervisor;
 use crossbeam_queue::ArrayQueue;
 
@@ -135,7 +139,8 @@ pub enum LaunchError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// Too few transmit queues for workers that must send for themselves.
+    /// Too few transmit queues for worker threads that must send their replies themselves (`worker_sends = "must"`).
+    /// Each needs a queue of its own at every device.
     #[error(
         "device {device:?} has {found} transmit queues to spare for {wanted} workers that must send their replies \
          themselves; give it more, use fewer workers, or set worker_sends = \"try\""
@@ -170,8 +175,9 @@ fn log_link_event(port: usize, device: &Device, is_up: bool) {
     log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
 }
 
-/// Handles events of devices that can be unplugged, and logs them. `failures` holds the last failure of each device, so
-/// that repeated attempts log it once.
+/// Handles removals, resets and returns of NICs, and logs them. [`Device::tend`] opens a returned NIC again, and
+/// reports the outcome. `failures` holds the last failure of each device, by port, so that repeated attempts log it
+/// once.
 fn tend_devices(devices: &[Device], failures: &mut BTreeMap<usize, String>) {
     for (port, device) in devices.iter().enumerate() {
         let name = device.name();
@@ -259,7 +265,8 @@ impl Links {
     }
 }
 
-/// Interface for changes and observation of a running node.
+/// Interface for changes and observation of a running node: a file with changes, a reload signal, and sockets. Other
+/// threads read them and send requests to the watching thread, which alone changes the node.
 struct ControlInterface {
     /// Set by a signal to request a reload.
     reload: Arc<AtomicBool>,
@@ -286,7 +293,7 @@ impl ControlInterface {
         Ok(Self { reload, handle, _server: server })
     }
 
-    /// Reloads the configuration if a signal requested it.
+    /// Reloads the configuration if a signal requested it. The watching thread calls it at each check.
     fn check_reload(&self) {
         if self.reload.swap(false, AcqRel) {
             log::info!("reads the configuration again");
@@ -295,8 +302,8 @@ impl ControlInterface {
     }
 }
 
-/// Makes the node follow a controller, if one is configured, with threads on these CPUs. `newcomers` are unknown
-/// workers, reported to the controller.
+/// Starts a thread that follows a controller, if one is configured: it applies the controller's desired state to this
+/// node. The thread runs on `cpus`. `newcomers` is the queue of unknown workers, which it reports to the controller.
 fn follow(
     config: Option<&FollowConfig>,
     node: NodeId,
@@ -318,7 +325,7 @@ fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     }
 }
 
-/// Thread of a core, pinned to its CPU and registered with EAL.
+/// Thread of a core, pinned to its CPU and registered with EAL. Its error is a text for [`LaunchError::Core`].
 type CoreThread<T> = JoinHandle<Result<T, String>>;
 
 /// Starts a core's thread, pinned to `cpu`. The thread returns the result of `work`, or an error. If it `always_polls`,
@@ -333,6 +340,7 @@ fn spawn<T: Send + 'static>(
         if !cpus::pin(cpu) {
             return Err("the system refused to pin its thread there".to_owned());
         }
+        // Keeps the registration, and so the thread's mempool cache, until the end of the work.
         let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
         work()
     };
@@ -345,6 +353,7 @@ fn spawn<T: Send + 'static>(
 /// Waits for a core's thread and returns its result. A panic becomes an error.
 fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     let result = thread.join().unwrap_or_else(|panic| {
+        // `panic!` passes a `String` if it formats its message, and a `&str` otherwise.
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         Err(format!("a defect: {}", text.unwrap_or("panicked")))
@@ -372,15 +381,16 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Runs until a core ends, after a stop request or a failure. Then stops all cores and checks on until they have
-    /// ended. `check` does the node's own checks and serves requests for about the given time. `report` gets a line of
-    /// statistics per second.
+    /// Runs until a core ends, after a stop request or a failure. Then stops all cores, and continues the checks until
+    /// all have ended. `cores` are the cores' threads. `check` does the node's own checks and serves requests for about
+    /// the given time. `report` gets a line of statistics per second.
     fn until_ended<T>(
         &self,
         cores: &[CoreThread<T>],
         mut check: impl FnMut(Duration),
         mut report: impl FnMut(&str),
     ) {
+        // Counters at the last report, and its time.
         let (mut before, mut reported) = (Totals::default(), self.started);
         let mut supervisor = Supervisor::from_environment();
         // Threads of other nodes that poll a CPU of this one.
@@ -390,7 +400,7 @@ impl Watch<'_> {
                 cpus::SHARED_CPU_FIX
             );
         }
-        let mut stalls = PauseWatch::new(self.cpus, self.ticks_hz, self.started);
+        let mut stalls = StallWatch::new(self.cpus, self.ticks_hz, self.started);
         while !cores.iter().any(|core| core.is_finished()) {
             let running = self.started.elapsed();
             let remaining =
@@ -412,6 +422,7 @@ impl Watch<'_> {
                 let now = Totals::read(self.counters);
                 let time = CoreTime { cores: self.counters.len(), ticks_hz: self.ticks_hz };
                 let line = stats::line(running.as_secs_f64(), &before, &now, seconds, time);
+                // Present if stalls took a tenth or more of the cores' time.
                 if let Some(text) = stats::starvation(&before, &now, seconds, time) {
                     log::warn!("{text}");
                 }
@@ -431,13 +442,13 @@ impl Watch<'_> {
     }
 }
 
-/// Returns the statistics of the devices with the drivers' extended statistics, for requests at run time.
+/// Returns the statistics of the devices with the drivers' extended statistics (xstats), for requests at run time.
 fn all_port_stats(devices: &[Device]) -> Vec<PortStats> {
     let stats = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
     devices.iter().map(stats).collect()
 }
 
-/// Returns the statistics of a device, without the driver's extended ones.
+/// Returns the statistics of a device since its start, without the driver's extended ones.
 fn port_stats(device: &Device) -> PortStats {
     let stats = device.stats();
     PortStats {

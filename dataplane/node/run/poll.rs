@@ -1,5 +1,8 @@
 //! Thread of a dispatcher core: its poll loop, on the clock chosen at the start, over its queues or over taps that
 //! record all packets.
+//!
+//! A role is the logic of one core of a leaf, spine or agent. The clock is the time-stamp counter (TSC), or emulated
+//! time, which a testbed advances so that runs repeat exactly.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,18 +20,21 @@ use wedjat_core::state::Counters;
 use wedjat_desired::config::PollMode;
 use wedjat_dpdk::{Adaptive, Eal, Mbuf, QueuePort, Sleeper, StallCounter};
 
-/// Time without a packet and without held tasks after which a stopping core ends.
+/// Time without a packet and without held tasks after which a stopping core ends. Held tasks are those that the core
+/// keeps until it can send them.
 pub const QUIET: Duration = Duration::from_millis(20);
 
-/// Sums of an agent's attach statistics, and the number of workers registered at its end.
+/// Sums of an agent's statistics of attached workers, and the number of workers registered at its end.
 pub type AgentEnd = (AttachStats, usize);
 
-/// The ports, the end of the core's agent, if it has one, and the reason why emulated time ended.
+/// The ports, the last statistics of the core's agent, if it has one, and the reason why emulated time ended early. The
+/// ports return to the caller, which closes captures of their packets.
 pub type PollResult<P> = (Vec<P>, Option<AgentEnd>, Result<(), ClockError>);
 
-/// Parts of a role on one core, on the way to its thread.
+/// Parts of a role on one core. The watching thread builds them and moves them to the core's thread, which makes the
+/// role.
 pub trait CoreParts: Send + 'static {
-    /// Joins the parts to the ports, and polls until `stop` is set and the core has drained.
+    /// Makes the role from the parts and the ports. Polls it until `stop` is set and the core has drained.
     fn poll<P: Port<Buf = Mbuf>>(
         self,
         ports: Vec<P>,
@@ -38,7 +44,7 @@ pub trait CoreParts: Send + 'static {
     ) -> PollResult<P>;
 }
 
-/// A core's links to observers on other threads.
+/// A core's links to observers on other threads. Clones share their contents, so that both sides keep one.
 #[derive(Clone, Default)]
 pub struct CoreWatch {
     /// Orders to record or explain packets.
@@ -47,30 +53,35 @@ pub struct CoreWatch {
     pub refusals: Refusals,
 }
 
-/// State for the thread of a core.
+/// Everything that the thread of a core needs.
 pub struct CoreSetup<C> {
     pub eal: Eal,
+    /// Parts of the role.
     pub parts: C,
     /// Queues of this core, one per device.
     pub ports: Vec<QueuePort>,
     pub watch: CoreWatch,
+    /// Published counters of this core.
     pub counters: Counters,
     /// Polling without pause, or with sleeps while idle.
     pub polling: PollMode,
     /// Emulated time instead of the time-stamp counter.
     pub clock: Option<EmulatedClock>,
+    /// Set to stop the node.
     pub stop: Arc<AtomicBool>,
     /// Name for captures of all packets, and this core's index.
     pub pcap: Option<(PathBuf, usize)>,
 }
 
 impl<C: CoreParts> CoreSetup<C> {
-    /// Runs the core to its end. Returns the end of its agent, if it has one.
+    /// Runs the core to its end, with captures of all packets if requested. Returns the last statistics of its agent,
+    /// if it has one.
     ///
     /// # Errors
     /// If the system refuses the sleeper or a capture, or emulated time ended by a failure. The error is its text.
     pub fn run(mut self) -> Result<Option<AgentEnd>, String> {
         let ports = std::mem::take(&mut self.ports);
+        // In emulated time the testbed, not the traffic, decides when a core polls.
         let sleeps = self.polling == PollMode::Adaptive && self.clock.is_none();
         let sleeper = sleeps.then(|| Sleeper::new(&ports)).transpose();
         let sleeper = sleeper.map_err(|error| error.to_string())?;
@@ -96,12 +107,14 @@ impl<C: CoreParts> CoreSetup<C> {
         clock.map(|()| end).map_err(|error| error.to_string())
     }
 
-    /// Polls on the chosen clock. The loop is compiled for each.
+    /// Polls on the chosen clock: emulated time, the TSC, or the TSC with sleeps of `sleeper` while the core is idle.
+    /// The loop is compiled for each.
     fn poll<P: Port<Buf = Mbuf>>(self, ports: Vec<P>, sleeper: Option<Sleeper>) -> PollResult<P> {
         let Self { eal, parts, watch, counters, clock, stop, .. } = self;
         if let Some(clock) = clock {
             return parts.poll(ports, watch, clock, &stop);
         }
+        // A TSC clock that also counts the core's pauses and stalls.
         let tsc = StallCounter::new(eal, counters.clone());
         match sleeper {
             Some(sleeper) => parts.poll(ports, watch, Adaptive::new(tsc, sleeper, counters), &stop),
@@ -130,6 +143,7 @@ pub fn poll_until_stopped(
         // The clock sees whether packets passed, and when timers are due: it may sleep, or end its emulated turn.
         clock.polled(|| role.progress());
     }
+    // The function returns true while the core has work, which extends the drain.
     clock.drain(QUIET, drain_max, |now| {
         last = now;
         role.poll(now) > 0 || role.held() > 0

@@ -1,5 +1,5 @@
-//! Detection of cores that stall, that is, do not poll at this moment. The core itself can only report a
-//! stall after the stall's end, so the watching thread measures it meanwhile.
+//! Detection of cores that stall, that is, have not made a poll for some time. The core itself can only report a
+//! stall after the stall's end, so the node's watching thread measures it meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -23,21 +23,22 @@ struct Observation {
 }
 
 /// Watches the number of polls of each core and publishes stalls as [`Gauge::StallTicks`].
-pub(super) struct PauseWatch {
+pub(super) struct StallWatch {
     cores: Vec<Observation>,
     /// Ticks per second of the cores' clock.
     ticks_hz: u64,
 }
 
-impl PauseWatch {
+impl StallWatch {
     /// Creates the watch of cores on these CPUs that start at `now`.
     pub fn new(cpus: &[usize], ticks_hz: u64, now: Instant) -> Self {
         let core = |&cpu| Observation { cpu, polls: 0, since: now, is_logged: false };
         Self { cores: cpus.iter().map(core).collect(), ticks_hz }
     }
 
-    /// Compares all cores with the last check. Returns a log line for each core whose stall has just reached
-    /// [`LOGGED_MIN`].
+    /// Compares the polls of all cores with the last check, and publishes the length of each stall, 0 for none. Returns
+    /// a log line for each core whose stall has reached [`LOGGED_MIN`], once per stall. `counters` are in the order of
+    /// the cores.
     pub fn update(&mut self, counters: &[Counters], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for (core, counters) in self.cores.iter_mut().zip(counters) {
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn unpolled_core_is_stalled_from_its_start() {
         let (counters, start) = ([Counters::heap()], Instant::now());
-        let mut watch = PauseWatch::new(&[3], 1_000, start);
+        let mut watch = StallWatch::new(&[3], 1_000, start);
         let stalled = || counters[0].read(Gauge::StallTicks);
         assert!(watch.update(&counters, start + 40 * MS).is_empty());
         assert_eq!(stalled(), 0, "too short");
@@ -94,13 +95,13 @@ mod tests {
         assert!(lines.len() == 1 && lines[0].starts_with(expected), "{lines:?}");
         assert!(watch.update(&counters, start + 2_000 * MS).is_empty(), "logged once");
         watch.end(&counters, start + 3_000 * MS);
-        assert_eq!(stalled(), 3_000, "its end keeps it");
+        assert_eq!(stalled(), 3_000, "kept, because the core never counted it");
     }
 
     #[test]
     fn lasting_stall_is_published_until_the_next_poll() {
         let (counters, start) = ([Counters::heap(), Counters::heap()], Instant::now());
-        let mut watch = PauseWatch::new(&[0, 1], 1_000, start);
+        let mut watch = StallWatch::new(&[0, 1], 1_000, start);
         let stalled = || counters.each_ref().map(|core| core.read(Gauge::StallTicks));
         counters.iter().for_each(|core| core.add(Counter::EmptyPolls, 9));
         watch.update(&counters, start + 10 * MS);

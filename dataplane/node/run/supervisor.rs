@@ -1,5 +1,6 @@
-//! Messages to a service manager (systemd) by the protocol of sd_notify(3): the node is ready, its cores
-//! poll, it stops. The manager restarts a node whose watchdog messages are missing.
+//! Messages to a service manager (systemd) by the protocol of sd_notify(3): the node is ready, its cores poll, it
+//! stops. The manager restarts a node whose watchdog messages are missing. The watching thread, which checks the node's
+//! cores, calls this client.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -14,14 +15,14 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Variable with the id of the process that the watchdog watches.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
-/// Number of messages within the watchdog time, so that a late one does no harm.
+/// Number of watchdog messages within the watchdog time, so that a late one does no harm.
 const PINGS: u32 = 3;
 
 /// Client of the service manager; does nothing without one.
 pub(super) struct Supervisor {
     /// Own socket, and the manager's address.
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Interval between watchdog messages.
+    /// Interval between watchdog messages; `None` if the manager expects none.
     period: Option<Duration>,
     /// Time of the last watchdog message.
     last_ping: Instant,
@@ -45,6 +46,7 @@ impl Supervisor {
             };
             socket(&name).inspect_err(failed).ok()
         });
+        // A child process inherits the variables, but the watchdog watches only the process with this id.
         let is_watched =
             variable(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
         let watchdog = variable(WATCHDOG).filter(|_| is_watched).and_then(|text| text.parse().ok());
@@ -59,8 +61,8 @@ impl Supervisor {
         Self { socket, period, last_ping, polls, is_ready: false, is_stopping: false }
     }
 
-    /// Sends due messages: READY once all cores have polled, and then regular watchdog messages. The latter
-    /// require a poll of every core after the last one.
+    /// Sends due messages: READY once all cores have polled, and then regular watchdog messages. A watchdog message
+    /// requires that every core has polled since the last one. So the manager restarts a node with a stalled core.
     pub fn update(&mut self, cores: &[Counters], now: Instant) {
         if self.socket.is_none() {
             return;
@@ -87,13 +89,13 @@ impl Supervisor {
         }
     }
 
-    /// Reports a line about the node's state.
+    /// Reports a line about the node's state, which `systemctl status` shows.
     pub fn status(&self, line: &str) {
         self.notify(&format!("STATUS={}", line.trim()));
     }
 
-    /// Sends a message; returns true if it was sent. Never waits for a slow manager: the next call sends
-    /// again.
+    /// Sends a message. Returns true if it was sent; false without a manager or if its queue is full, so that the
+    /// caller sends it again later. Never waits.
     fn notify(&self, text: &str) -> bool {
         self.socket
             .as_ref()
@@ -141,25 +143,26 @@ mod tests {
         manager.set_nonblocking(true).unwrap();
         let mut supervisor = Supervisor::new(socket(path.to_str().unwrap()).ok(), Some(300 * MS));
         let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.last_ping);
-        // Messages at this time after the start. Watchdog messages are due 100 ms after the last one.
-        let mut look = |ms: u32| {
+        // Messages at this time after the start. The watchdog time of 300 ms allows for three messages. So one is due
+        // 100 ms after the last one.
+        let mut messages_at = |ms: u32| {
             supervisor.update(&cores, start + ms * MS);
             notifications(&manager)
         };
-        assert!(look(0).is_empty());
+        assert!(messages_at(0).is_empty());
         cores[0].add(Counter::BusyPolls, 1);
-        assert!(look(500).is_empty(), "one core has not polled yet");
+        assert!(messages_at(500).is_empty(), "one core has not polled yet");
         cores[1].add(Counter::EmptyPolls, 1);
-        assert_eq!(look(510), ["READY=1", "WATCHDOG=1"]);
+        assert_eq!(messages_at(510), ["READY=1", "WATCHDOG=1"]);
         let poll = |core: usize| cores[core].add(Counter::EmptyPolls, 1);
         poll(0);
         poll(1);
-        assert!(look(600).is_empty(), "not due");
-        assert_eq!(look(610), ["WATCHDOG=1"]);
+        assert!(messages_at(600).is_empty(), "not due");
+        assert_eq!(messages_at(610), ["WATCHDOG=1"]);
         poll(0);
-        assert!(look(5000).is_empty(), "a core stalls");
+        assert!(messages_at(5000).is_empty(), "a core stalls");
         poll(1);
-        assert_eq!(look(5001), ["WATCHDOG=1"]);
+        assert_eq!(messages_at(5001), ["WATCHDOG=1"]);
         supervisor.stopping();
         supervisor.stopping();
         supervisor.status("  7.0 s  rx\n");

@@ -1,6 +1,9 @@
 //! Nodes of this process in DPDK's telemetry, by role: `/wedjat/leaf/...`, `/wedjat/spine/...` and
 //! `/wedjat/agent/...`. The answers come from the table in which the cores publish their state, so requests cost the
 //! cores nothing.
+//!
+//! A member is a worker of a pool. Outstanding tasks are sent to a member and not yet answered. The epoch is the number
+//! of the current set of pools, servers and workers.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -36,7 +39,7 @@ const COMMANDS: [(&str, &str); 7] = [
 ];
 
 /// Shows a node in telemetry for the lifetime of its state. The first node of the process also registers the command
-/// that lists all.
+/// `/wedjat/nodes`, which lists all nodes.
 pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
     let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
     let is_first = nodes.is_empty();
@@ -56,7 +59,8 @@ fn nodes() -> Vec<(Role, Arc<Table>)> {
     nodes.iter().filter_map(|(role, table)| Some((*role, table.upgrade()?))).collect()
 }
 
-/// Answers a command with its full path, `/wedjat/ROLE/COMMAND` or `/wedjat/nodes`. `None` for an unknown one.
+/// Handler of all commands, which DPDK's telemetry thread calls. Answers a command with its full path,
+/// `/wedjat/ROLE/COMMAND` or `/wedjat/nodes`. `None` for an unknown one.
 fn answer(command: &str, parameters: &str) -> Option<Answer> {
     let path = command.strip_prefix(ROOT)?.strip_prefix('/')?;
     let Some((node, name)) = path.split_once('/') else {
@@ -114,7 +118,7 @@ fn info(node: &Snapshot) -> Answer {
     ])
 }
 
-/// Returns all values of the table of counters and the number of pauses, summed over these cores.
+/// Returns all counters, gauges and drops, and the number of the cores' pauses, summed over these cores.
 fn counters(node: &Snapshot, cores: std::ops::Range<usize>) -> Answer {
     let cores = &node.cores[cores];
     let sum = |name: &str| {
@@ -145,8 +149,10 @@ fn load(members: &[MemberSnapshot]) -> u64 {
     members.iter().map(|member| member.load).sum::<f64>().ceil() as u64
 }
 
-/// Returns policy and sums of a pool.
+/// Returns policy and sums of a pool: its workers, those away, their load, and the tasks outstanding and waiting.
+/// `idle` counts the entries of the cores' idle lists and of the list that all cores share.
 fn pool_table(pool: &PoolSnapshot) -> Answer {
+    // Each core counts for itself, so a sum that is read while they work may be negative for a moment.
     let outstanding = pool.members.iter().map(|member| member.outstanding.max(0) as u64).sum();
     Answer::Table(vec![
         text("policy", &pool.policy),
@@ -162,7 +168,8 @@ fn pool_table(pool: &PoolSnapshot) -> Answer {
     ])
 }
 
-/// Returns ids of a pool's workers, from the one with index `first` on.
+/// Returns the ids of up to [`LIST_MAX`] workers of a pool, from the one with index `first` on. An answer of DPDK's
+/// telemetry has a limited length.
 fn workers(pool: &PoolSnapshot, first: usize) -> Answer {
     let members = pool.members.iter().skip(first).take(LIST_MAX);
     Answer::Numbers(members.map(|member| member.worker.into()).collect())
@@ -217,7 +224,7 @@ mod tests {
 
     // promise: control.3
     #[test]
-    fn commands_answer_what_the_state_says() {
+    fn commands_answer_from_the_state() {
         let node = node();
         assert_eq!(table(&node, "info", "")["node"], Value::Number(3));
         let all = table(&node, "counters", "");

@@ -1,5 +1,6 @@
-//! Agent with workers that are threads of its own process. Each sends its replies itself through its own
-//! transmit queue, if the devices have enough queues.
+//! Agent with workers that are threads of its own process. Each sends its replies itself through its own transmit
+//! queue, if the devices have enough queues. Otherwise it returns them to the dispatcher, the core that polls the
+//! devices.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -40,10 +41,10 @@ use wedjat_dpdk::{Eal, Mbuf, Outlet};
 use super::agent::{Queues, ThreadWorkers, start};
 use super::{LaunchError, Options};
 
-/// Default time for which an idle worker spins, the same as for worker processes.
+/// Default time for which an idle worker polls its channel before it sleeps, the same as for worker processes.
 const SPIN: Duration = Duration::from_micros(50);
-/// Time within which the dispatcher must grant the claim of a worker of its own process. The dispatcher starts soon
-/// after the worker.
+/// Time within which the dispatcher must accept a worker of its own process, whose replies it sends. The dispatcher
+/// starts soon after the worker.
 const GRANT_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a worker without its own queue checks for a stop request.
 const WAIT_MAX: Duration = Duration::from_millis(50);
@@ -60,7 +61,7 @@ pub struct Threads<W> {
     pub cpus: Vec<usize>,
     /// Time for which an idle worker spins before it sleeps.
     pub spin: Duration,
-    /// Returns the function of each worker.
+    /// Called once for each worker; returns the function that its thread calls for each task.
     pub work: W,
 }
 
@@ -118,7 +119,8 @@ enum WorkerPath {
     Dispatcher { region: Arc<WorkerRegion>, identity: WorkerIdentity, payload: usize, name: String },
 }
 
-/// Creates all workers and starts their threads. As many of them as there are queues send their replies themselves.
+/// Creates all workers and starts their threads with `spawn`, which gets the worker's index. The first workers send
+/// their replies themselves, as many as there are sets of queues.
 fn create_workers(
     config: &AgentConfig,
     region: &Arc<WorkerRegion>,
@@ -164,6 +166,7 @@ fn queue_sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, 
         return Err(LaunchError::Outlets { device, found, wanted });
     }
     let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
+    // Takes the next queue of each port.
     let set = |_| queues.iter_mut().filter_map(Iterator::next).collect();
     Ok((0..found.min(wanted)).map(set).collect())
 }
@@ -229,7 +232,8 @@ fn spawn(
     std::thread::Builder::new().name(format!("worker-{id}")).spawn(work)
 }
 
-/// Runs a worker whose replies the dispatcher sends: it gets tasks and returns replies through rings.
+/// Runs a worker whose replies the dispatcher sends: it gets tasks and returns replies through the rings of its channel
+/// in `region`. `payload` is the maximum length of a reply in bytes. Returns after the agent's stop, or logs an error.
 fn run_on_rings(
     name: &str,
     region: &Arc<WorkerRegion>,
@@ -253,6 +257,7 @@ fn run_on_rings(
         match worker.recv(WAIT_MAX) {
             Ok(Some(task)) => {
                 let request = Request { ids: task.ids(), payload: task.payload() };
+                // A length beyond the buffer counts as no reply.
                 let reply = serve(&request, &mut answer).and_then(|len| answer.get(..len));
                 if let Some(reply) = reply {
                     // It fits: the buffer has the maximum length of a reply.

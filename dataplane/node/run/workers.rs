@@ -1,4 +1,8 @@
 //! Workers of an agent, as the watching thread sees them: processes, watched by their locks in the region, or threads.
+//!
+//! A region is the memory that an agent shares with its workers, with one channel per worker. A worker claims a channel
+//! by a number, the claim. The agent grants the claim. The worker holds the channel's lock while it lives, and the
+//! kernel releases the lock when the process ends.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,18 +14,18 @@ use wedjat_core::role::agent::Death;
 
 use super::attach_log::AttachLog;
 
-/// Interval between checks of workers' locks, signals and time.
+/// Interval of the watching thread's checks on a node with local workers. The agent learns of a dead worker within it.
 pub const WATCH: Duration = Duration::from_millis(5);
-/// Time in which threads must end after the agent.
+/// Time in which worker threads must end after the agent.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between checks of the threads.
+/// Interval between checks for the end of worker threads.
 const JOIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Watch over the workers that attach to a region.
 #[derive(Debug)]
 pub struct WorkerWatch {
     region: Arc<WorkerRegion>,
-    /// Queue of dead workers for the core.
+    /// Queue of dead workers for the core, which drops their tasks.
     deaths: Arc<ArrayQueue<Death>>,
     attach_log: AttachLog,
 }
@@ -41,11 +45,11 @@ impl WorkerWatch {
     }
 }
 
-/// Reports dead workers to the core: granted ones with a free lock. Reads the claim before the lock. So the death
-/// carries the claim of the dead worker, and the core ignores it if a successor has the grant by then.
+/// Reports dead workers to the core: those with a granted claim and a free lock. Reads the claim before the lock. So
+/// the death carries the claim of the dead worker, and the core ignores it if a successor has the grant by then.
 pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     for channel in 0..region.shape().channels {
-        let claim = region.granted(channel);
+        let claim = region.granted(channel); // 0 for none
         if claim != 0 && !region.has_worker(channel) {
             // If the queue is full, the next check finds the death again.
             let _ = deaths.push(Death { channel, claim });
@@ -53,7 +57,8 @@ pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     }
 }
 
-/// Waits a limited time for the threads. Abandons a thread that does not end.
+/// Waits up to [`TIMEOUT`] for the worker threads. Logs and abandons a thread that does not end, for example one in an
+/// endless task.
 pub(super) fn join_threads(threads: Vec<JoinHandle<()>>) {
     let start = Instant::now();
     while !threads.iter().all(JoinHandle::is_finished) && start.elapsed() < TIMEOUT {

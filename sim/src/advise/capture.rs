@@ -1,8 +1,9 @@
 //! Tasks of a capture that `wedjat ctl tap` or `wedjat advise` recorded at a leaf.
 //!
-//! The tap records each task when it arrives and when the leaf forwards it, and each reply likewise. The first of both
-//! times counts: a task's response time is the time from its arrival to the arrival of its reply. Replies also carry the
-//! worker and the service time. From both follow the delay to the workers and their speeds.
+//! The tap is the packet recorder of a node. It records each task when it arrives and when the leaf forwards it, and
+//! each reply likewise. The first of both times counts: a task's response time is the time from its arrival to the
+//! arrival of its reply. Replies also carry the worker and the service time. From both follow the delay to the workers
+//! and their speeds. The conditions of the advice use the result.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -16,15 +17,15 @@ use wedjat_workload::results::{RunDescription, RunTasks, Status, Task};
 
 use super::measure::only;
 
-/// Name of the kind of run in [`RunDescription::model`].
+/// Kind of run of captured tasks, in [`RunDescription::model`].
 const MODEL: &str = "capture";
 /// Picoseconds per nanosecond.
 const PS_PER_NS: u64 = 1000;
-/// Smallest number of replies of a worker whose speed is measured.
+/// Smallest number of replies with which a worker can show that the speeds differ.
 const REPLIES_MIN: usize = 30;
 /// Number of standard errors by which a worker's mean service time must differ from that of all, to show a speed.
 const STANDARD_ERRORS: f64 = 6.0;
-/// Smallest relative difference of a speed that is measured.
+/// Smallest relative difference of that mean that shows a speed.
 const DIFFERENCE_MIN: f64 = 0.15;
 
 /// Identity of a task: address and port of its client, the client's own id, application id and sequence number.
@@ -49,8 +50,9 @@ pub struct CapturedTasks {
 struct CapturedTask {
     pool: u16,
     class: u16,
+    /// Time of arrival at the leaf. All times are in nanoseconds since 1970.
     arrived_ns: u64,
-    /// Time at which the leaf forwarded it.
+    /// Time at which the leaf forwarded it; `None` if the capture lacks that frame.
     sent_ns: Option<u64>,
     reply: Option<Reply>,
 }
@@ -58,15 +60,16 @@ struct CapturedTask {
 /// First reply to a task.
 #[derive(Clone, Copy, Debug)]
 struct Reply {
+    /// Time of arrival at the leaf.
     at_ns: u64,
     worker: u32,
-    /// Service time; 0 if unknown.
+    /// Service time in nanoseconds; 0 if unknown.
     service_ns: u32,
     is_refusal: bool,
 }
 
 impl CapturedTask {
-    /// Returns worker and service time, if a worker answered and gave the time.
+    /// Returns worker and service time in nanoseconds. `None` if no worker answered, or the reply lacks the time.
     fn service(&self) -> Option<(u32, f64)> {
         let reply = self.reply.filter(|reply| !reply.is_refusal && reply.service_ns > 0)?;
         Some((reply.worker, f64::from(reply.service_ns)))
@@ -114,12 +117,14 @@ impl CapturedTasks {
         Ok(Self::of(&tasks.collect::<Vec<_>>(), end_ns, speeds))
     }
 
-    /// Measures the tasks of a pool in a capture that ended at `end_ns`.
+    /// Measures the tasks of a pool in a capture that ended at `end_ns`. `speeds` are the configured ones; without them
+    /// the replies decide.
     fn of(tasks: &[CapturedTask], end_ns: u64, speeds: Option<&Speeds>) -> Self {
         let speeds = match speeds {
             Some(speeds) => Some(speeds.clone()),
             None => measured_speeds(tasks),
         };
+        // Equal speeds count as none.
         let speeds = speeds.filter(|speeds| {
             speeds.values().zip(speeds.values().skip(1)).any(|(one, next)| one != next)
         });
@@ -130,13 +135,18 @@ impl CapturedTasks {
             let speed = speeds.as_ref().and_then(|speeds| speeds.get(&worker));
             speed.map_or(1.0, |speed| speed / mean_speed)
         };
-        let first_ns = tasks.first().map_or(0, |task| task.arrived_ns);
-        let responses = tasks.iter().filter_map(|task| Some(task.reply?.at_ns - task.arrived_ns));
-        // A later task without a reply may still be in service when the capture ends.
+        // Frames of several cores may be a little out of order in the file.
+        let first_ns = tasks.iter().map(|task| task.arrived_ns).min().unwrap_or(0);
+        let responses =
+            tasks.iter().filter_map(|task| Some(task.reply?.at_ns.saturating_sub(task.arrived_ns)));
+        // A task that arrives less than twice the longest response time before the end may still be in service then. It
+        // counts only with a reply.
         let last_ns = end_ns.saturating_sub(2 * responses.max().unwrap_or(0));
         let task = |(number, task): (usize, &CapturedTask)| {
-            let ps = |ns: u64| (ns - first_ns) * PS_PER_NS;
+            // Picoseconds since the first arrival.
+            let ps = |ns: u64| ns.saturating_sub(first_ns) * PS_PER_NS;
             let reply = task.reply.filter(|reply| !reply.is_refusal);
+            // Service time that a worker of average speed would need.
             let work = task.service().map(|(worker, ns)| ns * relative_speed(worker));
             Task {
                 number: number as u64,
@@ -146,7 +156,8 @@ impl CapturedTasks {
                 scheduled_ps: ps(task.arrived_ns),
                 sent_ps: task.sent_ns.map(ps),
                 service_ps: work.map(|ns| (ns * PS_PER_NS as f64) as u64),
-                response_ps: reply.map(|reply| (reply.at_ns - task.arrived_ns) * PS_PER_NS),
+                response_ps: reply
+                    .map(|reply| reply.at_ns.saturating_sub(task.arrived_ns) * PS_PER_NS),
                 status: match task.reply {
                     None => Status::Lost,
                     Some(reply) if reply.is_refusal => Status::Refused,
@@ -167,7 +178,8 @@ impl CapturedTasks {
     }
 }
 
-/// Returns the round trip to an idle worker without service: the least one of each worker, and of these the median.
+/// Returns the round trip without service in nanoseconds. Each worker's least round trip has no wait, because its task
+/// found the worker idle. The result is the median of these. `None` if no reply has a service time.
 fn round_trip_ns(tasks: &[CapturedTask]) -> Option<f64> {
     let mut least = BTreeMap::<u32, f64>::new();
     for (worker, trip_ns) in tasks.iter().filter_map(CapturedTask::trip) {
@@ -178,17 +190,18 @@ fn round_trip_ns(tasks: &[CapturedTask]) -> Option<f64> {
     least.get(least.len() / 2).copied()
 }
 
-/// Returns the speeds of all workers that answered, with the mean 1. `None` if no worker's mean service time differs from
-/// that of all workers by more than chance. Compares service times with the mean of their class, because workers may have
-/// got other shares of the classes.
+/// Returns the speeds of all workers that answered, with the mean 1. `None` if each worker's mean service time is near
+/// that of all workers, within chance. Divides each service time by the mean of its class, because the workers may have
+/// got different mixes of classes.
 fn measured_speeds(tasks: &[CapturedTask]) -> Option<Speeds> {
     let timed = || tasks.iter().filter_map(|task| Some((task.class, task.service()?)));
+    // Number and sum of the service times of each class.
     let mut classes = BTreeMap::<u16, (f64, f64)>::new();
     for (class, (_, ns)) in timed() {
         let (count, sum) = classes.entry(class).or_default();
         (*count, *sum) = (*count + 1.0, *sum + ns);
     }
-    // Number, sum and sum of squares of relative service times.
+    // Number, sum and sum of squares of the relative service times of each worker. Their mean over all workers is 1.
     let mut workers = BTreeMap::<u32, (f64, f64, f64)>::new();
     for (class, (worker, ns)) in timed() {
         let (count, sum) = classes[&class];
@@ -198,6 +211,7 @@ fn measured_speeds(tasks: &[CapturedTask]) -> Option<Speeds> {
     }
     let differs = |&(count, sum, squares): &(f64, f64, f64)| {
         let mean = sum / count;
+        // Standard error of the mean.
         let error = ((squares / count - mean * mean).max(0.0) / count).sqrt();
         let difference = (mean - 1.0).abs();
         count >= REPLIES_MIN as f64
@@ -207,6 +221,7 @@ fn measured_speeds(tasks: &[CapturedTask]) -> Option<Speeds> {
     if !workers.values().any(differs) {
         return None;
     }
+    // A speed is the inverse of the mean relative service time.
     let inverse = |(worker, (count, sum, _)): (&u32, &(f64, f64, f64))| (*worker, count / sum);
     let speeds: Speeds = workers.iter().map(inverse).collect();
     let mean = speeds.values().sum::<f64>() / speeds.len() as f64;
@@ -215,20 +230,20 @@ fn measured_speeds(tasks: &[CapturedTask]) -> Option<Speeds> {
     Some(speeds.into_iter().map(|(worker, speed)| (worker, rounded(speed))).collect())
 }
 
-/// Tasks under construction.
+/// Tasks under construction, while the frames of a capture are read.
 #[derive(Default)]
 struct Builder {
     tasks: Vec<CapturedTask>,
-    /// Index of each task.
+    /// Index in `tasks` of the latest task with each identity.
     indices: HashMap<TaskKey, usize>,
     /// Time of the last frame.
     end_ns: u64,
-    /// Whole frame, for frames of which only the start was captured.
+    /// Buffer for one frame, padded with zeros to its whole length if only its start was captured.
     whole: Vec<u8>,
 }
 
 impl Builder {
-    /// Adds what a frame shows of a task. Ignores other frames.
+    /// Adds the task or the reply in a frame. Ignores other frames.
     fn take(&mut self, frame: &Frame<'_>) {
         self.end_ns = self.end_ns.max(frame.at_ns);
         self.whole.clear();
@@ -237,6 +252,7 @@ impl Builder {
         self.whole.resize(frame.len.max(frame.bytes.len()), 0);
         let Some((datagram, header, extension)) = parse(&self.whole) else { return };
         let number = if header.extended { extension.seq32 } else { header.seq.into() };
+        // A request has the client as its source, a reply as its destination.
         match header.code {
             Code::NewTask => {
                 let key = (datagram.src, datagram.src_port, header.src, extension.app, number);
@@ -256,11 +272,12 @@ impl Builder {
         }
     }
 
-    /// Adds a task that arrives, or that the leaf forwards.
+    /// Adds a task that arrives. The second frame of an open task is the forwarded one and adds its time of sending.
     fn take_task(&mut self, key: TaskKey, header: &Header, class: u16, at_ns: u64) {
         let known = self.indices.get(&key).map(|&index| &mut self.tasks[index]);
         match known {
-            // Numbers without the extension have 16 bits and return.
+            // After a reply the same number belongs to a new task: without the extension, numbers have 16 bits and
+            // wrap.
             Some(task) if task.reply.is_none() => {
                 task.sent_ns.get_or_insert(at_ns);
             }
@@ -312,12 +329,13 @@ mod tests {
     const CLIENT: u32 = 0x0A00_0101;
     const LEAF: u32 = 0x0A00_0001;
 
-    /// Returns the frame of a datagram with this header and extension, between these addresses and ports.
+    /// Returns the frame of a UDP datagram with this task header and extension, between these addresses and ports.
     fn frame(from: (u32, u16), to: (u32, u16), header: Header, extension: Extension) -> Vec<u8> {
         let mut frame = vec![0; udp::PAYLOAD + header.len()];
         let payload_len = header.len();
         ether::emit(&mut frame, Mac([2; 6]), Mac([2; 6]), ether::IPV4);
         ipv4::emit(&mut frame[ether::LEN..], from.0, to.0, ipv4::UDP, udp::LEN + payload_len);
+        // Start of the UDP header.
         let at = ether::LEN + ipv4::LEN;
         frame[at..at + 2].copy_from_slice(&from.1.to_be_bytes());
         frame[at + 2..at + 4].copy_from_slice(&to.1.to_be_bytes());
@@ -327,8 +345,8 @@ mod tests {
         frame
     }
 
-    /// Passes the frames of one task to the builder: arrival, forwarding after 100 ns, reply and its forwarding. The round
-    /// trip without service takes 10 us. `cut` is the number of captured bytes.
+    /// Passes the frames of one task to the builder: arrival, forwarding after 100 ns, reply and its forwarding. The
+    /// round trip without service takes 10 us. `cut` is the number of captured bytes.
     fn record(
         builder: &mut Builder,
         seq32: u32,
@@ -339,7 +357,8 @@ mod tests {
         let task = Header { extended: true, ..Header::new_task(3, seq32 as u16) };
         let sent = Header { dst: worker, ..task };
         let reply = Header { code: Code::TaskDone, src: worker, dst: 0, ..task };
-        let id = Extension { app: 7, seq32, class: 1 + (seq32 % 2) as u16, ..Extension::default() };
+        let id =
+            Extension { app: 7, seq32, class: 1 + (seq32 / 4 % 2) as u16, ..Extension::default() };
         let done = Extension { service_ns, ..id };
         let replied_ns = at_ns + 100 + u64::from(service_ns) + 10_000;
         let server = 0x0A00_0200 + u32::from(worker);
@@ -354,7 +373,8 @@ mod tests {
         }
     }
 
-    /// Returns 4,000 tasks of 50 to 150 us at four workers. Worker 3 takes `factor` times as long.
+    /// Returns 4,000 tasks of 50 to 150 us at four workers, one each microsecond. Worker 3 takes `factor` times as
+    /// long.
     fn tasks(factor: u32) -> Vec<CapturedTask> {
         let mut builder = Builder::default();
         let mut stream = StreamSeed::derive(5, "test", 0).stream();
@@ -375,11 +395,13 @@ mod tests {
 
     #[test]
     fn capture_shows_delay_and_equal_speeds() {
+        // The capture ends 10 s later, so that all tasks count. The delay is half of the round trip of 10 us.
         let captured = CapturedTasks::of(&tasks(1), 10_000_000_000, None);
         assert_eq!((captured.delay_ns, captured.speeds), (Some(5000.0), None));
         let task = captured.run.tasks[9];
-        assert_eq!((task.pool, task.class, task.worker), (3, 2, Some(1)));
+        assert_eq!((task.pool, task.class, task.worker), (3, 1, Some(1)));
         assert_eq!((task.scheduled_ps, task.sent_ps), (9_000_000, Some(9_100_000)));
+        // Response: 100 ns until forwarding, the service, and 10 us.
         assert_eq!(task.response_ps, task.service_ps.map(|service| service + 10_100_000));
         assert!(task.measured && task.status == Status::Answered);
     }
@@ -389,7 +411,7 @@ mod tests {
         let captured = CapturedTasks::of(&tasks(2), 10_000_000_000, None);
         let speeds = captured.speeds.unwrap();
         assert!((speeds[&3] / speeds[&0] - 0.5).abs() < 0.05, "{speeds:?}");
-        // Work is the same at all workers.
+        // The sum of the service times is the same at all workers, once they are converted to average speed.
         let work = |worker| {
             let of_worker = captured.run.tasks.iter().filter(|task| task.worker == Some(worker));
             of_worker.map(|task| task.service_ps.unwrap_or(0) as f64).sum::<f64>()
@@ -401,14 +423,16 @@ mod tests {
     }
 
     #[test]
-    fn cut_frames_count_and_late_tasks_are_left_out() {
+    fn late_tasks_without_reply_are_left_out() {
         let mut builder = Builder::default();
+        // Captured bytes: all headers, and the task header with its extension (27 bytes).
         let headers = udp::PAYLOAD + 27;
         (0..100).for_each(|number| {
             record(&mut builder, number, u64::from(number) * 1000, (1, 500), headers)
         });
         assert_eq!(builder.tasks.iter().filter(|task| task.reply.is_some()).count(), 100);
         builder.take(&Frame { bytes: &[0; 20], len: 60, at_ns: 0 });
+        // The longest response time is 10.6 us. Unanswered tasks count up to twice that before the end at 901 us.
         let unanswered = CapturedTask { reply: None, arrived_ns: 101_000, ..builder.tasks[0] };
         builder.tasks.push(unanswered);
         builder.tasks.push(CapturedTask { arrived_ns: 900_000, ..unanswered });

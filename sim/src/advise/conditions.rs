@@ -1,4 +1,8 @@
-//! Conditions of a pool: from options, from a log of tasks, or from a capture of a leaf's packets. Options win.
+//! Conditions of a pool, under which the advice simulates policies: workers, load, service times, delay and others.
+//!
+//! They come from options, from a log of tasks (CSV), or from a capture of a leaf's packets. A node adds its workers,
+//! dispatcher cores and policy. An option overrides the measured value. The load is the offered work as a fraction of
+//! the workers' capacity.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +24,7 @@ pub struct ConditionArgs {
     /// Pcap file that `wedjat ctl tap` recorded at a leaf: as a log, and the workers' delay and speeds
     #[arg(long, value_name = "PCAP", conflicts_with = "log")]
     pub capture: Option<PathBuf>,
-    /// Pool of a running node, in place of `node`
+    /// Pool of a running node, which `wedjat advise` sets in place of `node`. It has no option
     #[arg(skip)]
     pub running_node: Option<NodePool>,
     /// Run of the log [default: the only one]
@@ -63,15 +67,15 @@ pub struct ConditionArgs {
 }
 
 impl ConditionArgs {
-    /// Returns true if only a running node can give the conditions: there is no log or capture, and some necessary option
-    /// is missing.
+    /// Returns true if only a running node can give the conditions: there is no log or capture, and some necessary
+    /// option is missing.
     #[must_use]
     pub fn needs_node(&self) -> bool {
         let is_given = self.workers.is_some() && self.load.is_some() && self.service.is_some();
         self.log.is_none() && self.capture.is_none() && !is_given
     }
 
-    /// Adds the quantities of a node that no option gives.
+    /// Adds the numbers of workers and dispatchers of a node, where no option gives them.
     fn completed(self, node: Option<&NodePool>) -> Self {
         let workers = || node.map(|node| node.workers.to_string());
         let dispatchers = || node.map(|node| node.dispatchers.to_string());
@@ -86,27 +90,28 @@ impl ConditionArgs {
 /// Conditions of a pool.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Simulation under these conditions, with any policy.
+    /// Configuration of the simulation under these conditions. Its policy is only a placeholder.
     pub model: ct::Config,
-    /// Measurement of the log, if there is one.
+    /// Measurement of the log or capture, if there is one.
     pub measured: Option<Measurement>,
-    /// Pool of the node, if its state file is given.
+    /// Pool of the node, if a state file or a running node is given.
     pub node: Option<NodePool>,
     /// True if options replace a measured quantity, so that the log's response times are no longer comparable.
     pub is_hypothetical: bool,
-    /// Options without a value whose defaults replace quantities that the log does not show.
+    /// Options without a value, whose defaults replace quantities that the log or capture does not show.
     pub assumed: Vec<AssumedOption>,
 }
 
-/// Option without a value, and the meaning of its default.
+/// Name of an option without a value, and the meaning of its default, as in `("delay", "no delay")`.
 pub type AssumedOption = (&'static str, &'static str);
 
 impl Conditions {
-    /// Determines the conditions.
+    /// Determines the conditions from all sources.
     ///
     /// # Errors
     /// The option or file, the reason and the fix.
     pub fn new(args: &ConditionArgs) -> Result<Self, String> {
+        // A running node has precedence over a state file.
         let node = match (&args.running_node, &args.node) {
             (Some(node), _) => Some(node.clone()),
             (None, path) => {
@@ -147,7 +152,8 @@ impl Conditions {
         Ok(Self { model, measured: None, node: None, is_hypothetical: false, assumed: Vec::new() })
     }
 
-    /// Takes the conditions from a capture, except those that options give.
+    /// Takes the conditions from a capture, except those that options give. A `node` knows the pool's id, and perhaps
+    /// the configured speeds.
     fn captured(
         args: &ConditionArgs,
         path: &Path,
@@ -159,6 +165,7 @@ impl Conditions {
         let measured = Measurement::of(vec![run], None, None)
             .map_err(|reason| format!("{}: {reason}", path.display()))?;
         let workers = workers(args, &measured).map_err(|error| error.text(path))?;
+        // Speeds in the syntax of `--speeds`, one worker after another: `1x0.5,1x1.5,2x1`.
         let speeds = speeds.map_or_else(
             || format!("{workers}x1"),
             |speeds| {
@@ -171,6 +178,7 @@ impl Conditions {
             },
         );
         let delay = delay_ns.map(|ns| format!("{ns:.0}ns"));
+        // Only options count here. The measured delay and speeds become options in the next step.
         let is_hypothetical = args.delay.is_some() || args.speeds.is_some();
         let args = ConditionArgs {
             delay: args.delay.clone().or(delay),
@@ -192,7 +200,7 @@ impl Conditions {
                     .to_owned(),
             )
         })?;
-        // The measured load follows from the speeds, which `model` parses. Until then any load will do.
+        // The measured load depends on the speeds, which `model` parses. A placeholder serves until then.
         let load = args.load.as_deref().unwrap_or("0.5");
         let mut model = model(args, Some(&workers), Some(load), Some(&service))
             .map_err(ConditionError::Option)?;
@@ -224,22 +232,23 @@ impl Conditions {
         self.model.load * self.model.speeds.len() as f64 * 1e6 / self.service_us()
     }
 
-    /// Returns the time from the end of service to the measured answer. The log of a simulation ends with the service.
+    /// Returns the time from the end of service to the measured answer in microseconds: one delay. 0 without a measured
+    /// answer, because response times in the log of a simulation end with the service.
     #[must_use]
     pub fn answer_us(&self) -> f64 {
         let is_answered = self.measured.as_ref().is_some_and(|log| log.subject.is_measured());
         if is_answered { self.model.delay_ns / 1e3 } else { 0.0 }
     }
 
-    /// Returns the measured service times, if the model uses them.
+    /// Returns the measured service times by class; empty if the model does not use them.
     #[must_use]
     pub fn service_classes(&self) -> &[ServiceClass] {
         let measured = self.measured.as_ref().and_then(|log| log.service.as_ref());
-        // Only measured times have no classes of their own in the distribution.
+        // A distribution from options has at least one class of its own, measured times have 0.
         measured.filter(|_| self.model.service.classes() == 0).map_or(&[], |times| &times.classes)
     }
 
-    /// Returns the classes of the tasks.
+    /// Returns the numbers of the tasks' classes. The parts of a distribution from options are numbered from 1.
     #[must_use]
     pub fn classes(&self) -> Vec<usize> {
         match self.model.service.classes() {
@@ -249,9 +258,10 @@ impl Conditions {
     }
 }
 
-/// Returns the speeds in the syntax of `--speeds`.
+/// Returns the speeds in the syntax of `--speeds`, with the values of that option instead of the model's relative ones.
 #[must_use]
 pub fn speeds_text(model: &ct::Config) -> String {
+    // Six decimals hide errors of rounding.
     let speed = |speed: &f64| (speed * model.speed_unit * 1e6).round() / 1e6;
     let groups = model.speeds.chunk_by(|a, b| a == b);
     let groups = groups.map(|group| format!("{}x{}", group.len(), speed(&group[0])));
@@ -267,7 +277,7 @@ enum ConditionError {
 }
 
 impl ConditionError {
-    /// Returns the text for a log or capture at `path`.
+    /// Returns the error message. A fault of the log or capture names its `path`.
     fn text(self, path: &Path) -> String {
         match self {
             Self::Log(reason) => format!("{}: {reason}", path.display()),
@@ -276,8 +286,8 @@ impl ConditionError {
     }
 }
 
-/// Returns the measured service times at a worker of average speed. Models with relative speeds log them so. Other logs
-/// have service times at speed 1.
+/// Returns the measured service times, converted to a worker of average speed, as the simulator needs them. Logs of
+/// models with relative speeds and captures already have these. Other logs have service times at speed 1.
 fn service_at_average_speed(measured: &Measurement, model: &ct::Config) -> Service {
     let has_relative_speeds = matches!(measured.subject.model.as_str(), "ct" | "slots" | "capture");
     let speed = if has_relative_speeds { 1.0 } else { model.speed_unit };
@@ -286,7 +296,7 @@ fn service_at_average_speed(measured: &Measurement, model: &ct::Config) -> Servi
     Service::measured(times).unwrap_or_else(|| model.service.clone())
 }
 
-/// Returns the load of the measured arrivals.
+/// Returns the load of the measured arrivals: rate times mean service time over the number of workers.
 fn measured_load(measured: &Measurement, model: &ct::Config) -> Result<f64, ConditionError> {
     let (rate_pps, mean_ns) = (measured.gaps.rate_pps, model.service.mean_ns());
     let workers = model.speeds.len();
@@ -344,7 +354,8 @@ fn mean_as_text(service: Option<&ServiceTimes>) -> Option<String> {
     Some(format!("fixed({mean_ns}ns)"))
 }
 
-/// Parses the options with these values in place of their own.
+/// Builds the simulator's configuration from the options. The parameters replace the options of the same names. The
+/// policy is a placeholder, which each simulation replaces.
 fn model(
     args: &ConditionArgs,
     workers: Option<&str>,
@@ -374,6 +385,7 @@ fn model(
         sharing: args.sharing.clone(),
         ..SimArgs::default()
     };
+    // An option with a list of values gives several cells (runs).
     match &plan::cells(&flags)?[..] {
         [cell] => match &cell.model {
             Model::Ct(config) => Ok(config.clone()),
@@ -395,7 +407,7 @@ fn check_load(load: f64) -> Result<(), String> {
     Err(format!("the queues grow under each policy at a load of {load}"))
 }
 
-/// Returns the arrivals as text, with the quantities that were measured.
+/// Returns the arrivals as text for the report, with the measured properties of their gaps.
 #[must_use]
 pub fn arrivals_text(arrivals: &Arrivals, measured: Option<&Measurement>) -> String {
     match measured {
@@ -411,6 +423,7 @@ pub fn arrivals_text(arrivals: &Arrivals, measured: Option<&Measurement>) -> Str
 mod tests {
     use super::*;
 
+    /// Returns the three necessary options with these values.
     fn given(workers: &str, load: &str, service: &str) -> ConditionArgs {
         let text = |text: &str| Some(text.to_owned());
         let (workers, load, service) = (text(workers), text(load), text(service));
@@ -422,6 +435,7 @@ mod tests {
         let speeds = Some("16x1,16x3".to_owned());
         let args = ConditionArgs { speeds, ..given("32", "0.8", "exp(50us)") };
         let conditions = Conditions::new(&args).unwrap();
+        // The average speed is 2. The rate is 0.8 * 32 tasks in 50 us.
         assert_eq!((conditions.model.speeds[0], conditions.model.speeds[31]), (0.5, 1.5));
         assert_eq!((conditions.model.dispatchers, conditions.service_us()), (1, 50.0));
         assert!((conditions.rate_pps() - 512_000.0).abs() < 1e-6);

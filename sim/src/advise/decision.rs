@@ -1,4 +1,8 @@
 //! Recommendation: the best policy against the running one, and the trust in the model.
+//!
+//! The input is the standings, the results of all policies after the last round of simulations. Only policies that
+//! finished, stable in all rounds, are candidates. The model earns trust if it predicts the measured response time of
+//! the running policy.
 
 use serde::Serialize;
 use wedjat_workload::results::run::Estimate;
@@ -6,7 +10,7 @@ use wedjat_workload::results::run::Estimate;
 use super::halving::{End, Standing};
 use super::objective::{Objective, Prediction};
 
-/// Smallest gain that is worth a change.
+/// Gain above which a change is worthwhile, as a fraction of the running policy's score.
 pub const GAIN_MIN: f64 = 0.05;
 /// Largest relative error of the predicted 99th percentile of a model that fits.
 pub const ERROR_MAX: f64 = 0.3;
@@ -46,6 +50,7 @@ impl Advice {
         let Some(best) = finished.first() else {
             return Self { action: Action::None, best: None, gain: None };
         };
+        // An unstable running policy has not finished, and gives no gain.
         let compared = match running {
             Some(running) => finished.iter().find(|standing| standing.policy == running),
             None => finished.get(1),
@@ -62,14 +67,14 @@ impl Advice {
     }
 }
 
-/// Comparison of the running policy's prediction with its measurement. Times are in microseconds.
+/// Comparison of the running policy's prediction with its measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// Measured mean response time.
+    /// Measured mean response time in microseconds.
     pub mean_us: f64,
-    /// Measured 99th percentile.
+    /// Measured 99th percentile of the response time in microseconds.
     pub p99_us: f64,
-    /// Relative error of the predicted 99th percentile.
+    /// Relative error of the predicted 99th percentile; negative if the prediction is too low.
     pub p99_error: f64,
     /// True if the error is at most [`ERROR_MAX`], and the predicted queues do not grow.
     pub fits: bool,
@@ -90,7 +95,8 @@ impl Fit {
 mod tests {
     use super::*;
 
-    /// Returns the standings of policies 0, 1, ... with these means; `None` is unstable.
+    /// Returns the standings of policies 0, 1, ... with these mean response times in microseconds. `None` stands for an
+    /// unstable policy, whose low mean must not count.
     fn standings(means: &[Option<f64>]) -> Vec<Standing> {
         let standing = |(policy, mean): (usize, &Option<f64>)| {
             let prediction = Prediction {
@@ -112,6 +118,7 @@ mod tests {
 
     #[test]
     fn change_needs_a_gain_above_5_percent() {
+        // Gains of 4% and 6% over a mean of 100 us.
         let (a, b) = (Some(96.0), Some(100.0));
         assert_eq!(advice(&[a, b], Some(1)), (Action::Keep, Some(0)));
         assert_eq!(advice(&[a, b], Some(0)), (Action::Keep, Some(0)));
@@ -128,6 +135,7 @@ mod tests {
 
     #[test]
     fn model_fits_within_30_percent() {
+        // Returns true if the model fits, for a predicted and a measured 99th percentile in microseconds.
         let fit = |predicted: f64, measured: f64, unstable| {
             let prediction = Prediction { p99_us: predicted, unstable, ..Prediction::default() };
             let measured = Estimate { value: measured, half: 0.0 };

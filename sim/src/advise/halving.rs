@@ -1,11 +1,15 @@
 //! Successive halving: short simulations of all policies, longer ones of those that remain.
 //!
+//! The advice uses it because long simulations of all policies would take too long. Each round simulates the remaining
+//! policies once and keeps the best ones. The result of a policy is its standing. A policy is unstable if its queues
+//! grow during the whole run.
+//!
 //! All policies of a round get the same arrivals and service times (common random numbers), so that chance favours
 //! none. Each round has its own seed, so that a policy lucky in one round is not lucky in the next.
 
 use super::objective::{Objective, Prediction};
 
-/// A round.
+/// Size of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Tasks of each simulation.
@@ -14,9 +18,9 @@ pub struct Round {
     pub policies: usize,
 }
 
-/// Tasks of the last round.
+/// Default number of tasks of each simulation in the last round.
 pub const USUAL_TASKS: u64 = 100_000;
-/// Percentage of the last round's tasks, and maximum number of policies, of each round.
+/// For each round: its tasks as a percentage of those of the last round, and its maximum number of policies.
 const SCHEDULE: [(u64, usize); 4] = [(10, usize::MAX), (20, 16), (40, 8), (100, 4)];
 
 /// Returns all rounds; the last one has `tasks` tasks.
@@ -29,7 +33,7 @@ pub fn rounds(tasks: u64) -> Vec<Round> {
     SCHEDULE.into_iter().map(round).collect()
 }
 
-/// End of a policy's part in the rounds.
+/// Reason why a policy's part in the rounds ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It was in the last round, and stable in all.
@@ -49,15 +53,16 @@ pub struct Standing {
     pub round: usize,
     /// Tasks of its last round.
     pub tasks: u64,
-    /// End of its part.
+    /// Reason for its end.
     pub end: End,
     /// Prediction of its last round.
     pub prediction: Prediction,
 }
 
-/// Runs the rounds over `count` policies. Policies with equal scores share a place: under simple conditions some make
-/// the same decisions. The running policy stays in all rounds while it is stable. `simulate` returns the predictions of
-/// the given policies for a round. The result has the best policy first, and unstable ones last.
+/// Runs the rounds over `count` policies, which are numbered from 0. `running` is the policy in use: it stays in all
+/// rounds while it is stable, so that the best one can be compared with it. Policies with equal scores share a place,
+/// because some make the same decisions under simple conditions. `simulate` returns the predictions of the given
+/// policies in a round, in the same order. The result has the best policy first, and unstable ones last.
 ///
 /// # Errors
 /// If a simulation fails.
@@ -71,6 +76,7 @@ pub fn halve(
     let mut active: Vec<usize> = (0..count).collect();
     let mut ended = Vec::new();
     for (index, &Round { tasks, .. }) in rounds.iter().enumerate() {
+        // Number of places in the next round.
         let kept = rounds.get(index + 1).map_or(usize::MAX, |next| next.policies);
         let standing = |(&policy, prediction): (&usize, Prediction)| {
             let end = if prediction.unstable { End::Unstable } else { End::Slower };
@@ -82,6 +88,7 @@ pub fn halve(
         active.clear();
         let mut scores = Vec::new();
         for standing in standings {
+            // Distinct scores so far. Standings are sorted, so that equal scores are neighbours.
             let score = objective.score(&standing.prediction);
             scores.push(score);
             scores.dedup();
@@ -99,7 +106,7 @@ pub fn halve(
     Ok(ended)
 }
 
-/// Sorts standings: stable ones first, then by round, then by score.
+/// Sorts standings: stable ones first, then those with the later last round, then those with the lower (better) score.
 fn sort(standings: &mut [Standing], objective: &Objective) {
     standings.sort_by(|a, b| {
         let group = |standing: &Standing| standing.end == End::Unstable;
@@ -131,7 +138,7 @@ mod tests {
         halve(count, running, &rounds(USUAL_TASKS), &Objective::Mean, simulate).unwrap()
     }
 
-    /// Returns the policies of each round, by the standings.
+    /// Returns the number of policies that took part in each of the four rounds.
     fn sizes(standings: &[Standing]) -> Vec<usize> {
         (1..=4).map(|round| standings.iter().filter(|s| s.round >= round).count()).collect()
     }
@@ -150,7 +157,8 @@ mod tests {
 
     #[test]
     fn equal_policies_share_a_place() {
-        // Three policies for each mean.
+        // Three policies for each of 12 means, which are fewer than the 16 places of the second round. The third and
+        // the fourth round have 8 and 4 places.
         let standings = halved(36, None, |policy, _| stable((policy / 3) as f64));
         assert_eq!(sizes(&standings), [36, 36, 24, 12]);
     }
@@ -171,6 +179,7 @@ mod tests {
 
     #[test]
     fn running_policy_reaches_the_last_round() {
+        // The running policy is the worst one, and takes part besides the 16, 8 and 4 best.
         let standings = halved(36, Some(35), |policy, _| stable(policy as f64));
         assert_eq!(sizes(&standings), [36, 17, 9, 5]);
         assert_eq!((standings[4].policy, standings[4].end), (35, End::Finished));

@@ -1,5 +1,8 @@
 //! Conditions of a pool, measured from a log of tasks: rate and dispersion of arrivals, service times by class,
 //! workers, and response times.
+//!
+//! A log may have several runs (sets of conditions), a run several seeds (repetitions), and a seed several pools. The
+//! simulator of the advice gets these conditions, and its result is compared with the response times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,11 +15,13 @@ use wedjat_workload::results::{Run, RunDescription, RunTasks, Task, task};
 pub const TASKS_MIN: usize = 1000;
 /// Largest number of service times that are kept. More are averaged in groups of neighbours.
 const SAMPLES_MAX: usize = 1 << 14;
-/// Mean number of tasks in a window of [`Gaps::dispersion`], and the smallest number of windows.
+/// Mean number of tasks in a window of [`Gaps::dispersion`].
 const WINDOW_TASKS: usize = 100;
+/// Smallest number of windows.
 const WINDOWS_MIN: usize = 20;
-/// Picoseconds per nanosecond and per second.
+/// Picoseconds per nanosecond.
 const PS_PER_NS: f64 = 1e3;
+/// Picoseconds per second.
 const PS_PER_S: f64 = 1e12;
 
 /// Gaps between the due times of consecutive tasks.
@@ -38,7 +43,8 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Measures the due times of runs under equal conditions. `None` if all tasks of each run are due at one time.
+    /// Measures due times in picoseconds, one list for each run under equal conditions. No gap joins two lists. `None`
+    /// if all tasks of each list are due at one time.
     #[must_use]
     pub fn new(runs: Vec<Vec<u64>>) -> Option<Self> {
         let mut runs = runs;
@@ -51,6 +57,7 @@ impl Gaps {
         if gaps.is_empty() || mean == 0.0 {
             return None;
         }
+        // Few tasks need shorter windows, to have at least `WINDOWS_MIN`.
         let tasks_per_window = WINDOW_TASKS.min(gaps.len() / WINDOWS_MIN).max(1);
         let window_ps = (mean * tasks_per_window as f64).ceil() as u64;
         let counts: Vec<f64> = runs.iter().flat_map(|due| window_counts(due, window_ps)).collect();
@@ -66,7 +73,8 @@ impl Gaps {
     }
 
     /// Returns the arrival process of the simulator with this variation of gaps. Of two processes with equal
-    /// variation, bursts have about half the dispersion, because a long gap follows each burst.
+    /// variation, bursts have about half the dispersion, because a long gap follows each burst. The result
+    /// is the process whose dispersion is nearer to the measured one.
     #[must_use]
     pub fn process(&self) -> Arrivals {
         if self.variation < 0.01 {
@@ -75,7 +83,9 @@ impl Gaps {
         if self.is_poisson() {
             return Arrivals::Poisson;
         }
+        // Ratio of a process's dispersion to the measured one, as a logarithm.
         let distance = |dispersion: f64| (self.dispersion / dispersion).ln().abs();
+        // Bursts of n tasks have the dispersion n. Independent gaps have a dispersion equal to their variation.
         let burst = self.burst_tasks();
         if burst >= 2.0 && distance(burst) < distance(self.variation) {
             return Arrivals::Bursts {
@@ -83,6 +93,7 @@ impl Gaps {
                 mean_ns: self.gap_in_burst_ns(),
             };
         }
+        // The variation of log-normal gaps is exp(sigma^2) - 1. The limit is far beyond real arrivals.
         Arrivals::LogNormal { sigma: self.variation.ln_1p().sqrt().min(10.0) }
     }
 
@@ -90,23 +101,27 @@ impl Gaps {
     fn is_poisson(&self) -> bool {
         let near_one =
             |value: f64, variance: f64| (value - 1.0).abs() <= 0.05 + 2.0 * variance.sqrt();
+        // Bounds of the variances of both estimates for Poisson arrivals.
         near_one(self.variation, 8.0 / self.count as f64)
             && near_one(self.dispersion, 2.0 / self.windows as f64)
     }
 
-    /// Returns the number of tasks of a burst that gives the variation: bursts of n have 2n - 1, if they are short.
+    /// Returns the number of tasks of a burst that gives the measured variation. Short bursts of n tasks have the
+    /// variation 2n - 1.
     fn burst_tasks(&self) -> f64 {
         f64::midpoint(self.variation, 1.0)
     }
 
-    /// Returns the mean gap within bursts, from the median of exponential gaps.
+    /// Returns the mean gap within bursts in nanoseconds. The mean of exponential gaps is their median over ln 2.
     fn gap_in_burst_ns(&self) -> f64 {
+        // Fraction of the gaps that are within bursts: n - 1 of n. These are the shortest, so that their median is in
+        // the middle of the first part of the sorted gaps.
         let within = 1.0 - 1.0 / self.burst_tasks();
         let median = self.sorted_ps[(self.count as f64 * within / 2.0) as usize];
         median as f64 / PS_PER_NS / std::f64::consts::LN_2
     }
 
-    /// Returns true if the dispersion is more than twice that of independent gaps.
+    /// Returns true if the dispersion exceeds twice the value of independent gaps. The rate then changes over time.
     #[must_use]
     pub fn is_correlated(&self) -> bool {
         self.dispersion > 2.0 * self.variation.max(1.0)
@@ -118,6 +133,7 @@ fn window_counts(due: &[u64], window_ps: u64) -> Vec<f64> {
     let (Some(first), Some(last)) = (due.first(), due.last()) else { return Vec::new() };
     let mut counts = vec![0.0; ((last - first) / window_ps) as usize];
     for at in due {
+        // The last window is not whole, and has no counter.
         if let Some(count) = counts.get_mut(((at - first) / window_ps) as usize) {
             *count += 1.0;
         }
@@ -157,11 +173,12 @@ pub struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// Measures service times in nanoseconds with their classes. `None` without a time above 0.
+    /// Measures service times, given as class and nanoseconds. `None` without a time above 0.
     #[must_use]
     pub fn new(times: &[(u16, f64)]) -> Option<Self> {
         let mut by_class = BTreeMap::<u16, Vec<f64>>::new();
         times.iter().for_each(|&(class, ns)| by_class.entry(class).or_default().push(ns));
+        // Number of neighbouring times that one sample averages.
         let group = times.len().div_ceil(SAMPLES_MAX).max(1);
         let (mut classes, mut samples) = (Vec::new(), Vec::new());
         for (class, mut times_ns) in by_class {
@@ -188,7 +205,7 @@ fn mean(values: &[f64]) -> f64 {
 /// Measurement of a log of tasks.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// Description of the run.
+    /// Description of the run: its model or program, and its policy.
     pub subject: RunDescription,
     /// Number of measured tasks.
     pub tasks: usize,
@@ -214,7 +231,10 @@ impl Measurement {
         Self::of(runs, run, pool).map_err(|reason| format!("{}: {reason}", path.display()))
     }
 
-    /// Measures one pool of one run.
+    /// Measures one pool of one run, over all seeds of the run.
+    ///
+    /// # Errors
+    /// If the run or pool is unclear or missing, or has too few tasks: the reason and the fix.
     pub(super) fn of(
         runs: Vec<RunTasks>,
         run: Option<usize>,
@@ -250,7 +270,8 @@ impl Measurement {
     }
 }
 
-/// Returns the selected number, or the only one. `flag` selects among several.
+/// Returns the number `selected`, or else the only one of `numbers`. `flag` is the kind of number (`run` or `pool`),
+/// and the option that selects one.
 ///
 /// # Errors
 /// If the number does not exist, or there are several and none is selected.
@@ -283,6 +304,7 @@ mod tests {
         (0..tasks).map(|_| schedule.advance(&mut stream)).collect()
     }
 
+    /// Returns the gaps of 50,000 tasks of an arrival process.
     fn gaps(arrivals: &str) -> Gaps {
         Gaps::new(vec![due(arrivals, 50_000)]).unwrap()
     }
@@ -322,7 +344,8 @@ mod tests {
 
     #[test]
     fn correlated_arrivals_are_detected() {
-        // The rate changes by a factor of 9 every 500 tasks. Within each part the gaps are exponential.
+        // Every 500 tasks, the gaps become 9 times as long or return to their length. Within each part they are
+        // exponential.
         let (mut now, mut last, mut slow) = (0, 0, Vec::new());
         for (index, at) in due("poisson", 50_000).into_iter().enumerate() {
             now += (at - last) * if index / 500 % 2 == 0 { 9 } else { 1 };
@@ -342,6 +365,7 @@ mod tests {
         };
         let times: Vec<_> = (0..100_000).map(time).collect();
         let measured = ServiceTimes::new(&times).unwrap();
+        // The times of class 2 are spread evenly over 101 to 200 us: 99% take at most 199 us.
         let [short, long] = &measured.classes[..] else { panic!("{measured:?}") };
         assert_eq!((short.class, short.share, short.mean_ns), (1, 0.9, 1e4));
         assert_eq!((long.class, long.p99_ns), (2, 199e3));
@@ -353,7 +377,8 @@ mod tests {
         assert_eq!(ServiceTimes::new(&[(1, 0.0)]), None);
     }
 
-    /// Returns a log with `tasks` tasks, one each microsecond.
+    /// Returns a log with `tasks` tasks, one each microsecond, with a response time of 3 us. The first tenth is the
+    /// warm-up and is not measured.
     fn log(run: usize, seed: u64, pool: u32, tasks: u64) -> RunTasks {
         let task = |number| Task {
             number,
@@ -376,7 +401,7 @@ mod tests {
     fn seeds_of_a_run_are_pooled() {
         let runs = vec![log(1, 1, 1, 2000), log(1, 2, 1, 2000), log(2, 1, 1, 9000)];
         let measured = Measurement::of(runs, Some(1), None).unwrap();
-        // The warm-up is left out, and no gap joins two seeds.
+        // Run 1 has two seeds with 1800 measured tasks each. No gap joins two seeds.
         assert_eq!((measured.tasks, measured.gaps.count, measured.workers), (3600, 3598, 4));
         assert!((measured.gaps.rate_pps - 1e6).abs() < 1.0 && measured.gaps.variation == 0.0);
         assert!((measured.p99_us.value - 3.0).abs() < 0.01);
@@ -384,13 +409,13 @@ mod tests {
 
     #[test]
     fn ambiguous_and_short_logs_are_refused() {
-        let of = |runs, run, pool| Measurement::of(runs, run, pool).unwrap_err();
+        let refusal = |runs, run, pool| Measurement::of(runs, run, pool).unwrap_err();
         let two = || vec![log(1, 1, 1, 2000), log(3, 1, 1, 2000)];
-        assert!(of(two(), None, None).contains("2 runs; give one of 1, 3 as --run"));
-        assert!(of(two(), Some(2), None).contains("no run 2"));
+        assert!(refusal(two(), None, None).contains("2 runs; give one of 1, 3 as --run"));
+        assert!(refusal(two(), Some(2), None).contains("no run 2"));
         let mut pools = log(1, 1, 1, 2000);
         pools.tasks.extend(log(1, 1, 2, 2000).tasks);
-        assert!(of(vec![pools], None, None).contains("--pool"));
-        assert!(of(vec![log(1, 1, 1, 900)], None, None).contains("810 measured tasks"));
+        assert!(refusal(vec![pools], None, None).contains("--pool"));
+        assert!(refusal(vec![log(1, 1, 1, 900)], None, None).contains("810 measured tasks"));
     }
 }

@@ -1,8 +1,11 @@
-//! `wedjat-testbed advise`: simulates a pool under all policies and recommends one.
+//! `wedjat-testbed advise`: simulates a pool under all policies and recommends one. `wedjat advise` calls the same code
+//! for a running node.
 //!
-//! The simulator runs the leaf's own policies in its model `ct`, under conditions from options, from a log of tasks, or
-//! from a capture of a leaf's packets ([`conditions`]). Successive halving ([`halving`]) finds the best policy for the objective ([`objective`]). A policy
-//! that is unstable in any round is never recommended ([`decision`]).
+//! A pool is a set of workers for one kind of task. Its policy chooses a worker for each task. The simulator runs the
+//! leaf's own policies in its model `ct` (continuous time). The conditions come from options, from a log of tasks, or
+//! from a capture of a leaf's packets ([`conditions`]). Successive halving ([`halving`]) finds the best policy for the
+//! objective ([`objective`]). A policy is unstable if its queues grow during the whole run. The advice never recommends
+//! a policy that is unstable in any round ([`decision`]).
 
 pub mod capture;
 pub mod conditions;
@@ -71,7 +74,7 @@ pub struct Arguments {
     pub html: Option<PathBuf>,
 }
 
-/// Prints the advice. Returns false if no policy is stable.
+/// Prints the advice. Returns false if no policy is stable. A reader that closes the pipe early causes no error.
 ///
 /// # Errors
 /// An invalid option or file, with the reason and the fix, or a failure to write.
@@ -107,7 +110,7 @@ pub fn write_page(report: &Report, file: Option<&Path>) -> Result<(), String> {
     }
 }
 
-/// Simulates all policies and compares them.
+/// Simulates all policies, compares them, and compares the running one with its measurement.
 ///
 /// # Errors
 /// An invalid option or file, with the reason and the fix.
@@ -151,11 +154,12 @@ fn check_class(objective: &Objective, conditions: &Conditions) -> Result<(), Str
     }
 }
 
-/// Returns the number of tasks of a run in the last round.
+/// Returns the number of tasks of a run in the last round: `--tasks`, or the usual number, or more for a large pool.
 fn last_round_tasks(arguments: &Arguments, model: &ct::Config) -> Result<u64, String> {
     match &arguments.tasks {
         Some(text) => Ok(plan::integer("tasks", text, 1000..=1 << 40)? as u64),
         None => {
+            // Number of tasks that arrive in `SETTLED` mean service times. A shorter run only shows the start-up phase.
             let settled = SETTLED * model.load * model.speeds.len() as f64;
             Ok(halving::USUAL_TASKS.max(settled.ceil() as u64))
         }
@@ -173,12 +177,14 @@ fn seed(arguments: &Arguments) -> Result<u64, String> {
 /// A policy that takes part.
 #[derive(Clone, Debug)]
 struct Candidate {
+    /// Name in the report, as the user or the catalogue writes it.
     name: String,
+    /// Parsed name. Two candidates with equal ones are the same policy.
     spec: PolicySpec,
 }
 
 impl Candidate {
-    /// Parses a policy of the flag `flag`.
+    /// Parses the name of a policy. `flag` is the option that an error names.
     fn parse(flag: &str, name: &str) -> Result<Self, String> {
         Ok(Self { name: name.to_owned(), spec: plan::server_policy(flag, name)? })
     }
@@ -211,8 +217,10 @@ impl Candidate {
             let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
             match (Self::parse("running", name), &found) {
                 (Ok(candidate), None) => found = Some((source, candidate)),
+                // A further source agrees with the first one.
                 (Ok(candidate), Some((_, found))) if candidate.spec == found.spec => {}
                 (Err(error), None) if source == "--running" => return Err(error),
+                // A log or node may have a policy that the simulator lacks. The advice does not need it.
                 (Err(_), None) => log::warn!(
                     "{source} has the policy {name}, which the model ct does not have; nothing is compared with it"
                 ),
@@ -236,18 +244,22 @@ fn add(candidates: &mut Vec<Candidate>, candidate: Candidate) -> usize {
     })
 }
 
-/// Simulation of rounds.
+/// Inputs of the simulations of all rounds.
 struct Simulation<'a> {
     conditions: &'a Conditions,
+    /// All policies. The rounds name a policy by its index here.
     candidates: &'a [Candidate],
     rounds: &'a [Round],
+    /// Seed of the first round.
     seed: u64,
+    /// Value of `--threads`; `None` for one per CPU.
     threads: Option<String>,
+    /// True if the objective needs slowdowns, or response times by class.
     measures_classes: bool,
 }
 
 impl Simulation<'_> {
-    /// Runs one round of these policies on all CPUs.
+    /// Runs one round of these policies in parallel. Returns their predictions in the same order.
     fn predict(&self, policies: &[usize], round: usize) -> Result<Vec<Prediction>, String> {
         let cells = policies.iter().map(|&policy| self.cell(&self.candidates[policy], round));
         let cells = cells.collect::<Result<_, _>>()?;
@@ -258,7 +270,7 @@ impl Simulation<'_> {
         Ok(rows.iter().map(|row| self.prediction(row)).collect())
     }
 
-    /// Returns the run of a policy in a round.
+    /// Returns the run of a policy in a round as a cell, the simulator's input for one row of results.
     fn cell(&self, candidate: &Candidate, round: usize) -> Result<Cell, String> {
         let config = ct::Config {
             policy: candidate.spec.clone(),
@@ -278,7 +290,8 @@ impl Simulation<'_> {
         Ok(cell)
     }
 
-    /// Converts a row to microseconds, up to the answer.
+    /// Converts a row of results, in mean service times, to a prediction in microseconds. Adds the delay of the answer
+    /// to response times if the measured ones include it. It does not change the widths of intervals.
     fn prediction(&self, row: &Row) -> Prediction {
         let (unit, answer) = (self.conditions.service_us(), self.conditions.answer_us());
         let us = |value: f64| value * unit + answer;
@@ -297,7 +310,8 @@ impl Simulation<'_> {
     }
 }
 
-/// Compares the running policy's prediction with the log, unless options replace its conditions.
+/// Compares the running policy's prediction with the measured response times. `None` without a measurement, or if
+/// options replace measured conditions, because the prediction then holds for another system.
 fn fit(conditions: &Conditions, standings: &[Standing], running: usize) -> Option<Fit> {
     let measured = conditions.measured.as_ref().filter(|_| !conditions.is_hypothetical)?;
     let standing = standings.iter().find(|standing| standing.policy == running)?;

@@ -1,4 +1,6 @@
-//! Pool of a running or ended node, from its state file.
+//! Pool of a running or ended node (leaf or agent), as a source of conditions for the advice.
+//!
+//! A state file holds copies of a node's state, and stays after the node's end.
 
 use std::path::Path;
 
@@ -7,7 +9,8 @@ use wedjat_core::state::{MemberPresence, Snapshot};
 use super::capture::Speeds;
 use super::measure::only;
 
-/// Pool of a node: what its state file has, or a running node tells. Arrivals, service times and delay are in a capture.
+/// Quantities of a pool that its node knows. They come from the state file, or from the running node's reply to
+/// `wedjat advise`. The node does not know arrivals, service times and delay, which a capture shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodePool {
     /// Id of the pool.
@@ -23,7 +26,7 @@ pub struct NodePool {
 }
 
 impl NodePool {
-    /// Reads a pool. A node with several pools needs its id.
+    /// Reads a pool from a state file. `pool` is its id, and may be `None` if the node has only one pool.
     ///
     /// # Errors
     /// The file, the reason and the fix.
@@ -34,6 +37,7 @@ impl NodePool {
         let id = only("pool", pool, ids).map_err(fault)?;
         let pool = snapshot.pools.iter().find(|pool| u32::from(pool.id) == id);
         let pool = pool.ok_or_else(|| fault("it has no pool".to_owned()))?;
+        // Silent, unreachable and unregistered workers get no tasks.
         let is_active =
             |presence| matches!(presence, MemberPresence::Configured | MemberPresence::Registered);
         let workers = pool.members.iter().filter(|member| is_active(member.presence)).count();
@@ -53,7 +57,7 @@ mod tests {
     use wedjat_core::state::Table;
     use wedjat_core::state::table::{PoolSpec, Spec, WorkerSpec};
 
-    /// Writes the state of a leaf with two cores, and with a pool of 3 workers for each id.
+    /// Creates the state file of a leaf with two cores, and with a pool of 3 workers for each id in `pools`.
     fn state(path: &Path, pools: &[u16]) -> Table {
         let server = std::net::IpAddr::from([10, 0, 2, 11]);
         let worker = |id| WorkerSpec { id, server: 0 };
@@ -89,6 +93,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let table = state(&path, &[1]);
+        // Core 0's view of the first pool. Member 1 is the second of its 3 workers.
         let view = table.view(0, 0);
         view.set_presence(wedjat_core::state::Member(1), MemberPresence::Silent);
         table.publish();

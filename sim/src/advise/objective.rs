@@ -1,4 +1,5 @@
-//! Objectives of a recommendation: the figure by which policies are compared.
+//! Objectives of the advice: the figure (number) by which it compares simulated policies. The user chooses one by
+//! `--objective`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +7,13 @@ use std::str::FromStr;
 /// Predicted figures of a policy. Times are in microseconds; intervals are half widths at 95%.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prediction {
-    /// Mean response time, and its interval.
+    /// Mean response time.
     pub mean_us: f64,
-    /// Interval of the mean.
+    /// Half width of the mean's interval.
     pub mean_ci95_us: f64,
     /// 99th percentile of the response time.
     pub p99_us: f64,
-    /// Interval of the 99th percentile.
+    /// Half width of the 99th percentile's interval.
     pub p99_ci95_us: f64,
     /// 99.9th percentile of the response time.
     pub p999_us: f64,
@@ -22,7 +23,7 @@ pub struct Prediction {
     pub class_p99_us: Vec<(usize, f64)>,
     /// Messages per task besides tasks and replies.
     pub messages_per_task: f64,
-    /// True if queues grew during the whole run.
+    /// True if queues grew during the whole run. The response times then depend on the run's length.
     pub unstable: bool,
 }
 
@@ -84,7 +85,7 @@ impl FromStr for Objective {
     }
 }
 
-/// Parses `class=1, us=200`, in any order.
+/// Parses `class=1, us=200`, in any order. `None` if a part is missing, repeated or invalid.
 fn parse_slo(parameters: &str) -> Option<Objective> {
     let (mut class, mut limit) = (None, None);
     for part in parameters.split(',') {
@@ -103,7 +104,7 @@ fn parse_slo(parameters: &str) -> Option<Objective> {
 pub struct Score(pub f64, pub f64);
 
 impl Score {
-    /// Compares two scores for sorting.
+    /// Compares two scores for sorting, the better one first.
     #[must_use]
     pub fn order(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0).then(self.1.total_cmp(&other.1))
@@ -118,7 +119,8 @@ impl Score {
 }
 
 impl Objective {
-    /// Returns the figure of a policy; NaN if the class has no tasks.
+    /// Returns the figure of a policy, in microseconds or as a ratio ([`Objective::unit`]); NaN if the class has no
+    /// tasks.
     #[must_use]
     pub fn figure(&self, prediction: &Prediction) -> f64 {
         match *self {
@@ -133,7 +135,8 @@ impl Objective {
         }
     }
 
-    /// Returns the score of a policy. All policies that meet an SLO have the same first figure.
+    /// Returns the score of a policy. All policies that meet an SLO have the same first figure, its limit, so that the
+    /// mean decides among them.
     #[must_use]
     pub fn score(&self, prediction: &Prediction) -> Score {
         let figure = self.figure(prediction);
@@ -153,7 +156,7 @@ impl Objective {
         }
     }
 
-    /// Returns the unit of the figure.
+    /// Returns the unit of the figure, with a space before it; empty for a ratio.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         if *self == Self::Slowdown { "" } else { " us" }
@@ -164,6 +167,7 @@ impl Objective {
 mod tests {
     use super::*;
 
+    /// Returns a prediction with this mean, and this 99th percentile of class 1.
     fn prediction(mean_us: f64, class_p99: f64) -> Prediction {
         Prediction { mean_us, class_p99_us: vec![(1, class_p99)], ..Prediction::default() }
     }
@@ -193,6 +197,7 @@ mod tests {
         let (late, slow, fast) =
             (prediction(1.0, 150.0), prediction(20.0, 60.0), prediction(10.0, 90.0));
         let mut scores = [&late, &slow, &fast].map(|prediction| slo.score(prediction));
+        // Only `late` misses 100 us: the first figures are 150 and 100. Then the means of 20 and 10 us decide.
         assert!((scores[1].gain_over(&scores[0]) - 1.0 / 3.0).abs() < 1e-9);
         assert!((scores[2].gain_over(&scores[1]) - 0.5).abs() < 1e-9);
         scores.sort_by(Score::order);

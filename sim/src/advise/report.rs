@@ -1,4 +1,6 @@
-//! Advice as text, JSON and HTML page.
+//! Advice as text, JSON and HTML page, for the commands `wedjat-testbed advise` and `wedjat advise`.
+//!
+//! A standing is the result of one policy after the rounds of simulations. The keys of the JSON are stable.
 
 use std::fmt::Write as _;
 
@@ -21,7 +23,7 @@ pub struct Report {
     pub conditions: Conditions,
     /// Objective.
     pub objective: Objective,
-    /// Names of all policies.
+    /// Names of all policies. Other fields name a policy by its index here.
     pub policies: Vec<String>,
     /// Results, best first.
     pub standings: Vec<Standing>,
@@ -67,15 +69,19 @@ struct ClassJson {
 #[derive(Serialize)]
 struct PolicyJson<'a> {
     policy: &'a str,
+    /// True for the policy that runs now.
     running: bool,
+    /// Number of rounds in which it took part.
     rounds: usize,
     tasks: u64,
+    /// Reason why it left the rounds early.
     dropped: Option<&'static str>,
     mean_us: f64,
     mean_ci95_us: f64,
     p99_us: f64,
     p99_ci95_us: f64,
     p999_us: f64,
+    /// Figure of the objective.
     objective: f64,
     messages_per_task: f64,
 }
@@ -86,6 +92,7 @@ struct AdviceJson<'a> {
     action: Action,
     policy: Option<&'a str>,
     gain: Option<f64>,
+    /// True if the model fits the measurement of the running policy; `None` without a comparison.
     trusted: Option<bool>,
     text: String,
 }
@@ -101,7 +108,7 @@ struct ReportJson<'a> {
     advice: AdviceJson<'a>,
 }
 
-/// Returns the reason why a policy left the rounds.
+/// Returns the reason why a policy left the rounds; `None` if it reached the end.
 fn reason(end: End) -> Option<&'static str> {
     match end {
         End::Finished => None,
@@ -144,6 +151,7 @@ impl Report {
         serde_json::to_string(&report).map_err(|error| error.to_string())
     }
 
+    /// Returns the conditions in the form of the JSON.
     fn conditions_json(&self) -> ConditionsJson {
         let Conditions { model, measured, assumed, .. } = &self.conditions;
         let gaps = measured.as_ref().map(|log| &log.gaps);
@@ -173,6 +181,7 @@ impl Report {
         }
     }
 
+    /// Returns the result of a policy in the form of the JSON.
     fn policy_json(&self, standing: &Standing) -> PolicyJson<'_> {
         let Prediction {
             mean_us,
@@ -243,7 +252,7 @@ impl Report {
         Ok(page::html("wedjat advice", "wedjat: advice on the policy of a pool", &contents))
     }
 
-    /// Draws mean and 99th percentile of the policies in the last round.
+    /// Draws mean and 99th percentile of the policies in the last round, one circle for each.
     fn chart(&self) -> Result<String, String> {
         let finished = self.standings.iter().filter(|standing| standing.end == End::Finished);
         let line = |(colour, Standing { policy, prediction, .. }): (usize, &Standing)| {
@@ -259,7 +268,7 @@ impl Report {
         chart.svg(SIZE).map_err(|error| format!("cannot draw: {error}"))
     }
 
-    /// Returns the conditions, each with its name.
+    /// Returns the conditions and the objective as text, each with its name; empty for a class of service times.
     fn condition_lines(&self) -> Vec<(&'static str, String)> {
         let Conditions { model, measured, .. } = &self.conditions;
         let mut lines = vec![
@@ -282,7 +291,7 @@ impl Report {
         lines
     }
 
-    /// Returns the limits of the conditions.
+    /// Returns notes on the quality of the conditions: values that are assumed, changing or hypothetical.
     fn notes(&self) -> Vec<String> {
         let Conditions { measured, node, assumed, is_hypothetical, .. } = &self.conditions;
         let mut notes = Vec::new();
@@ -313,7 +322,7 @@ impl Report {
         notes
     }
 
-    /// Returns true if the objective's figure has no column of its own.
+    /// Returns true if the objective's figure is one of the usual columns, so that it needs no column of its own.
     fn is_usual(&self) -> bool {
         matches!(self.objective, Objective::Mean | Objective::P99)
     }
@@ -345,7 +354,7 @@ impl Report {
         usual.into_iter().chain(figure).chain(last).collect()
     }
 
-    /// Returns the prediction of the running policy, the trust in the model, and the advice, in sentences.
+    /// Returns the sentences below the table: the running policy's prediction, the trust in the model, and the advice.
     fn sentences(&self) -> Vec<String> {
         let running = self.running.and_then(|running| self.standing(running));
         let mut sentences: Vec<_> =
@@ -384,7 +393,7 @@ impl Report {
         )
     }
 
-    /// Returns the index of the policy that should run.
+    /// Returns the index of the policy that should run; `None` if no policy is stable.
     #[must_use]
     pub fn advised(&self) -> Option<usize> {
         if self.advice.action == Action::Keep { self.running } else { self.advice.best }
@@ -411,12 +420,14 @@ impl Report {
                 "Advice: keep {running}. {best_name} is better by {gain_text}; a change needs more than {}.",
                 percent(GAIN_MIN)
             ),
+            // Without a gain, the running policy is unstable.
             Action::Change if self.advice.gain.is_none() => format!(
                 "Advice: change from {running} to {best_name}. The queues of {running} grow. {best_name} has {figure} {value:.2}{unit}."
             ),
             Action::Change => format!(
                 "Advice: change from {running} to {best_name}. {best_name} has {figure} {value:.2}{unit}, better by {gain_text}."
             ),
+            // No policy is known to run.
             _ => format!("Advice: take {best_name}. It has {figure} {value:.2}{unit}."),
         }
     }

@@ -1,5 +1,5 @@
-//! App of emulated workers: returns the right answer to any task without its work. The worker's loop emulates
-//! the service time.
+//! App of emulated workers: returns the right answer to any task without doing the task's work. The worker's loop
+//! emulates the service time.
 
 use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::oracle::Oracle;

@@ -1,4 +1,4 @@
-//! Workloads of workers: each turns a task's bytes into its answer's.
+//! Workloads of workers (apps): each computes the bytes of an answer from the bytes of a task.
 //!
 //! `wedjat_pktgen::payload` defines these bytes, and `wedjat_pktgen::oracle` the right answers. An app has no
 //! access to packets, agents or clocks.

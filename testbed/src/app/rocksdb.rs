@@ -16,7 +16,7 @@ use super::{App, answer};
 /// File locked during the filling of the database, so that only one of several workers fills it. It stays
 /// afterwards.
 const LOCK: &str = "wedjat.lock";
-/// File that every RocksDB database has.
+/// File that every RocksDB database has. It shows that a folder holds a database.
 const MARK: &str = "CURRENT";
 
 /// Objects that a SCAN reads between two yield points.
@@ -103,7 +103,7 @@ impl RocksDb {
         outcome
     }
 
-    /// Iterates over all objects. Calls `yield_point` after some of them.
+    /// Iterates over all objects. Calls `yield_point` after each [`YIELD_OBJECTS`] of them.
     fn scan(&self, yield_point: &impl Fn()) -> Outcome {
         let mut outcome = Outcome { operation: SCAN, ..Outcome::default() };
         let read = |key: &[u8], value: &[u8]| {
@@ -125,7 +125,7 @@ fn add(outcome: &mut Outcome, digest: u64) {
     outcome.digest = outcome.digest.wrapping_add(digest);
 }
 
-/// Fills the database once. Waits while another worker fills it.
+/// Fills the database once. Waits while another worker fills it. Errors are reasons in words.
 fn fill_once(path: &Path) -> Result<(), String> {
     std::fs::create_dir_all(path).map_err(|error| error.to_string())?;
     // Without a lock file, another program filled the database. The caller's check of the content decides.

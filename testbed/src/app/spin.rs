@@ -28,7 +28,7 @@ const SAMPLES: usize = 51;
 /// Times at which a calibration is checked, in nanoseconds.
 const CHECKED_NS: [f64; 3] = [10_000.0, 50_000.0, 200_000.0];
 
-/// Pace of a machine at busy work.
+/// Busy work at the pace of a machine, and the app that performs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spin {
     /// Rounds of [`work_rounds`] per nanosecond.
@@ -94,7 +94,8 @@ impl Spin {
         })
     }
 
-    /// Like [`Spin::calibrate`], for a machine that takes `measure(rounds)` nanoseconds.
+    /// Like [`Spin::calibrate`], for a machine on which `rounds` rounds take `measure(rounds)` nanoseconds. Tests
+    /// emulate machines.
     fn calibrate_on(mut measure: impl FnMut(u64) -> f64) -> Calibration {
         let mut best = attempt(&mut measure);
         for _ in 1..ATTEMPTS {

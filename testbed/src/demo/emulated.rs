@@ -1,5 +1,5 @@
-//! Report of the demo in emulated time: a table that is the same on every machine, and the real-time results
-//! of this one.
+//! Report of the demo in emulated time, in which the testbed advances the leaf's clock: a table that is the same on
+//! every machine, and the real-time results of this one.
 
 use serde_json::Value;
 
@@ -215,6 +215,7 @@ mod tests {
 
     #[test]
     fn least_disturbed_row_counts() {
+        // A row with this share of undisturbed slices, this time per packet, and these reasons of invalidity.
         let row = |undisturbed: f64, ns: f64, reasons: &[&str]| {
             json!({"policy": "horus", "load": 0.5, "slices": {"undisturbed_share": undisturbed}, "reasons": reasons,
                 "undisturbed": {"response_us": {"p50": 80.0, "p99": 400.0}},
@@ -223,10 +224,11 @@ mod tests {
         let rows = json!([row(0.8, 70.0, &["late"]), row(0.99, 90.0, &["busy"])]);
         let real = RealTimeRows::new(rows).unwrap();
         assert_eq!(real.ns_per_packet(), Some(70.0));
+        // The second row is the least disturbed, the first has the shortest time per packet.
         let remarks = real.remarks();
         assert!(remarks[0].contains("INVALID: busy"), "{remarks:?}");
-        let both = "p99 400.0 us in undisturbed slices (99%; p99 of all slices 7000.0 us)";
-        assert!(remarks[0].contains(both), "{remarks:?}");
+        let p99s = "p99 400.0 us in undisturbed slices (99%; p99 of all slices 7000.0 us)";
+        assert!(remarks[0].contains(p99s), "{remarks:?}");
         assert!(remarks[1].contains("70 ns") && remarks[1].contains("14.3 million"), "{remarks:?}");
         let good = RealTimeRows::new(json!([row(1.0, 0.0, &[])])).unwrap().remarks();
         assert!(good.len() == 1 && good[0].contains("a valid measurement"), "{good:?}");

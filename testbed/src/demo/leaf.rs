@@ -1,4 +1,5 @@
-//! Child process that runs `wedjat leaf`: its configuration, start, account (final report) and end.
+//! Child process that runs `wedjat leaf`, a spine or an agent for the demo, attacks and lockstep: its configuration,
+//! start, account (final report) and end.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ const BINARY: &str = "wedjat";
 const TAIL_LINES: usize = 12;
 /// Longest wait for the end of a leaf after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest wait of the leaf for the other ends of its memif devices. This process opens them before the leaf
+/// Longest wait of the leaf for the peers of its memif devices. This process opens them before the leaf
 /// starts, so only an overloaded machine makes the leaf wait. A long limit is safe, because dropping
 /// [`NodeProcess`] kills the leaf.
 const PEER_TIMEOUT: &str = "300s";
@@ -98,6 +99,7 @@ impl LeafConfig<'_> {
                 "\n[[server]]\nip = \"{ip}\"\nworkers = \"{first}-{last}\"\npool = {}\n",
                 self.pool
             );
+            // Index of the server's first worker among all workers.
             let place = usize::from(first - self.layout.id(0));
             if let Some(speed) = self.speeds.get(place) {
                 let _ = writeln!(text, "speed = {speed:?}");

@@ -18,7 +18,7 @@ const SIZE: (u32, u32) = (900, 240);
 /// Time in which the program did not run, although it was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MachinePause {
-    /// Time of the pause, in milliseconds from the start.
+    /// Start of the pause, in milliseconds from the start of the observation.
     pub at_ms: f64,
     /// Duration in microseconds.
     pub us: f64,
@@ -108,7 +108,7 @@ mod tests {
         };
         let some = pauses(&[30.0, 4000.0, 70.0]);
         assert_eq!((some.count, some.longest_us), (3, 4000.0));
-        // 4100 us of 10 ms.
+        // The pauses take 4100 us of 10 ms.
         assert!((some.share - 0.41).abs() < 1e-9 && some.to_string().contains("41.00%"), "{some}");
         let none = pauses(&[]);
         assert!(none.plot().unwrap().len() < some.plot().unwrap().len());

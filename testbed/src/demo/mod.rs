@@ -1,4 +1,5 @@
-//! Demo: a real leaf process under several policies and loads, with a report to share.
+//! Demo: a real leaf process (the scheduler of a rack) under several policies and loads, with a report to share. The
+//! demo of a fabric has spines, leaves and agents in emulated time.
 
 pub mod emulated;
 pub mod fabric;

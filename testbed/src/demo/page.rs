@@ -1,4 +1,5 @@
-//! Report of the demo as one self-contained page: plot, table, notes and manifest.
+//! Report of the demo in real time as one self-contained page: plot, table, notes and manifest (the run's parameters
+//! and machine).
 
 use wedjat_pktgen::results::chart::{self, Axis, Chart, Line, Style};
 use wedjat_pktgen::results::page::{escape, html, list, table};
@@ -12,9 +13,9 @@ pub struct Point {
     pub policy: String,
     /// Load as a fraction of the workers' capacity.
     pub load: f64,
-    /// Median in microseconds.
+    /// Median of the response time in microseconds.
     pub p50: f64,
-    /// 99th percentile in microseconds.
+    /// 99th percentile of the response time in microseconds.
     pub p99: f64,
     /// Half the width of its 95% confidence interval; NaN if unknown.
     pub p99_half: f64,
@@ -59,9 +60,10 @@ pub fn plot_points(rows: &[Point]) -> Result<String, PlotError> {
     for (colour, policy) in policies(rows).into_iter().enumerate() {
         let mut of_policy: Vec<_> = rows.iter().filter(|row| row.policy == policy).collect();
         of_policy.sort_by(|a, b| a.load.total_cmp(&b.load));
-        let points = |of: fn(&Point) -> (f64, f64)| {
+        // `value` returns the height of a point, and half the width of its interval.
+        let points = |value: fn(&Point) -> (f64, f64)| {
             let point = |row: &&Point| {
-                let (us, half) = of(row);
+                let (us, half) = value(row);
                 chart::Point { at: (row.load * 100.0, us), half, valid: row.valid }
             };
             of_policy.iter().map(point).collect()
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
     use crate::demo::row::tests::row;
 
-    /// Creates rows of two policies under two loads, with different latencies.
+    /// Creates rows of two policies under two loads, with different response times.
     fn rows() -> Vec<Row> {
         let mut rows = Vec::new();
         for (i, policy) in ["horus", "random"].into_iter().enumerate() {
@@ -150,14 +152,15 @@ mod tests {
     #[test]
     fn infinite_latencies_are_omitted_and_invalid_ones_hollow() {
         let mut rows = rows();
-        // The median of the whole measured time replaces the first; nothing replaces the second, whose circle is
-        // omitted.
+        // The median of the whole measured time replaces the first value. Nothing replaces the second, so that 7 of 8
+        // circles remain.
         rows[0].report.undisturbed.response_us.p50.0 = f64::INFINITY;
         (rows[1].report.undisturbed.response_us.p99.0, rows[1].report.response_us.p99.0) =
             (f64::INFINITY, f64::INFINITY);
         rows[3].report.valid = false;
         let svg = plot(&rows).unwrap();
         assert_eq!(svg.matches("<circle").count(), 7);
+        // Both percentiles of the invalid row are hollow.
         let hollow =
             svg.lines().filter(|line| line.contains("<circle") && line.contains("fill=\"none\""));
         assert_eq!(hollow.count(), 2);

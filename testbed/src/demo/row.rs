@@ -1,4 +1,5 @@
-//! Rows of the demo, one per policy and load, as table, JSON and CSV.
+//! Rows of the demo in real time, one per policy and load, as table, JSON and CSV. The generator, the emulated rack of
+//! workers and the leaf process each contribute a report.
 
 use std::fmt::Write as _;
 
@@ -23,12 +24,13 @@ pub struct Row {
     pub report: Report,
     /// Report of the rack.
     pub rack: rack::Report,
-    /// Account of the leaf.
+    /// Account of the leaf: the JSON report that it writes at its end.
     pub leaf: Value,
 }
 
 impl Row {
-    /// Creates a row. An unbalanced ledger of the leaf makes it invalid.
+    /// Creates a row. The leaf's ledger compares its received packets with those that it sent, consumed or dropped. An
+    /// unbalanced ledger makes the row invalid.
     #[must_use]
     pub fn new(
         policy: String,
@@ -44,7 +46,7 @@ impl Row {
         Self { policy, load, attempts: 1, report, rack, leaf }
     }
 
-    /// Returns the leaf's time per packet in nanoseconds.
+    /// Returns the leaf's time per packet in nanoseconds; `None` if its account lacks it.
     #[must_use]
     pub fn leaf_ns(&self) -> Option<f64> {
         self.leaf["ns_per_packet"].as_f64()
@@ -182,7 +184,7 @@ pub(super) mod tests {
     use wedjat_pktgen::load::Load;
     use wedjat_pktgen::manifest::Manifest;
 
-    /// Creates a row of a run without tasks, with the given latency.
+    /// Creates a row of a run without tasks. Its response times are multiples of the given 99th percentile.
     pub fn row(policy: &str, load: f64, p99_us: f64) -> Row {
         let offered = Load::new(load * 320e3, "exp(100us)".parse().unwrap());
         let manifest = Manifest::new(&offered, SystemTime::UNIX_EPOCH);
@@ -285,7 +287,9 @@ pub(super) mod tests {
     #[test]
     fn unbalanced_leaf_is_invalid() {
         let good = row("horus", 0.5, 480.0);
-        let again = Row::new("horus".into(), 0.5, good.report, good.rack, serde_json::json!({}));
-        assert!(!again.report.valid && notes(&[again])[0].contains("ledger"));
+        // This account does not say that the ledger balances.
+        let unbalanced =
+            Row::new("horus".into(), 0.5, good.report, good.rack, serde_json::json!({}));
+        assert!(!unbalanced.report.valid && notes(&[unbalanced])[0].contains("ledger"));
     }
 }

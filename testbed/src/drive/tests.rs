@@ -1,4 +1,4 @@
-//! Tests of generator and rack in one loop, with a forwarder in memory and simulated time.
+//! Tests of generator and rack (emulated workers) in one loop, with a forwarder in memory and simulated time.
 
 use super::*;
 use std::net::IpAddr;
@@ -33,6 +33,7 @@ struct Forwarder {
     clients: RingPort,
     workers: RingPort,
     layout: Layout,
+    /// Worker of the next task.
     next: u16,
 }
 
@@ -42,7 +43,7 @@ impl Forwarder {
         let mut burst = Burst::new();
         self.clients.rx_burst(&mut burst);
         for mut frame in burst.drain(..) {
-            if Message::is_one(frame.bytes()) {
+            if Message::is_neighbour_discovery(frame.bytes()) {
                 assert_eq!(neighbour::answer(&mut frame, LEAF, |_| true), Ok(()));
                 assert_eq!(self.clients.tx_burst(&mut [frame].into_iter().collect()), 1);
             } else {
@@ -118,7 +119,7 @@ fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report,
     driven_over(IPV4, workers, load, options)
 }
 
-/// Like [`driven`], with these addresses.
+/// Like [`driven`], with these addresses of the leaf and of its first server.
 fn driven_over(
     [leaf, servers]: [&str; 2],
     workers: u16,
@@ -203,7 +204,7 @@ fn evenly_dealt_fixed_tasks_never_wait() {
     let load = Load { arrivals: "constant".parse().unwrap(), ..load(400e3, "fixed(9us)") };
     let (report, _, in_use) = driven(4, &load, Options::default());
     assert_eq!((report.lost, in_use), (0, 0));
-    // Dealt in turn at a load of 90%, each worker is free again for its next task.
+    // A worker gets a task each 10 us, and is free again after 9 us. The rest is the polling of both ends.
     assert!(report.response_us.p50.0 >= 9.0 && report.response_us.max.0 < 9.8, "{report}");
 }
 
@@ -212,7 +213,7 @@ fn rack_losses_are_generator_losses() {
     let options = Options { lose_share: 0.1, ..Options::default() };
     let (report, rack, in_use) = driven(4, &load(200e3, "exp(5us)"), options);
     assert_eq!(report.sent, report.answered + report.refused + report.lost);
-    // Only the rack counts losses of the warm-up.
+    // The rack discards a tenth of its replies. Only the rack counts losses of the warm-up.
     assert!(report.lost > 0 && report.lost <= rack.lost_replies, "{report}\n{rack}");
     assert!(rack.balances());
     assert_eq!(in_use, 0);

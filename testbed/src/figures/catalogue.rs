@@ -4,8 +4,9 @@
 use super::Quantity::{Imbalance, Mean, Messages, P99};
 use super::{Figure, Keys, Quantity};
 
-/// Loads in the model of racks, and in the model of slots, whose runs are stable up to higher loads.
+/// Loads of the x axis in the model of racks.
 const LOADS: (&str, &str) = ("load", "0.1,0.3,0.5,0.6,0.7,0.8,0.85,0.9,0.95");
+/// Loads of the x axis in the model of slots, whose runs are stable up to higher loads.
 const SLOT_LOADS: (&str, &str) = ("load", "0.5,0.6,0.7,0.8,0.85,0.9,0.95,0.99");
 /// Distributions of the service time in the Horus paper.
 const EXP: (&str, &str) = ("service", "exp(100us)");
@@ -17,7 +18,8 @@ const TRIMODAL: (&str, &str) = (
 /// Pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
 const MEDIAN: (&str, &str) = ("racks", "32,32,32,32,32,32,32,32,32,32,32,32,32,32,32");
 
-// Series of figures: the label of a curve, and its flags.
+// Series of figures: the label of a curve, and its flags. Most labels are names of policies. The first list is for one
+// rack, the second for racks under a spine.
 const ONE_RACK: &[(&str, Keys)] = &[
     ("horus", &[("policy", "horus")]),
     ("racksched", &[("policy", "racksched")]),

@@ -1,5 +1,6 @@
-//! Evaluation of ASA_X: makespan of the job queue and runtime of each job, under the ways of sharing nodes
-//! that the paper compares, and under those of this project. Each way is an arm of the experiment.
+//! Evaluation of ASA_X, a co-scheduler of batch jobs, in a simulated cluster: makespan of the job queue and runtime of
+//! each job. The figures compare the ways of sharing nodes in the paper and those of this project. Each way is an arm
+//! of the experiment.
 
 use std::fmt::Write as _;
 
@@ -10,9 +11,9 @@ use wedjat_cosched::cluster::{
 
 use super::{Output, command_of_figure, draw};
 
-/// Numbers of cores of the cluster.
+/// Sizes of the cluster in cores.
 const SIZES: [u32; 3] = [64, 128, 256];
-/// Arms in the figure of runtimes. The figure of makespans has all arms.
+/// Arms of the paper, in the figure of runtimes. The figure of makespans has all arms.
 const PAPER: [Arm; 3] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper];
 
 /// Makes the figure of makespans, with all columns of the paper's table 3.
@@ -56,6 +57,7 @@ pub(super) fn runtimes(out: &Output, full: bool) -> Result<(), String> {
                 let row = row.as_ref().map_err(String::clone)?;
                 let results = row.runs.iter().flat_map(|run| &run.workflows);
                 let results: Vec<_> = results.filter(|row| row.workflow == workflow).collect();
+                // Mean of a value over the runs, which `value` gets by index.
                 let mean = |value: &dyn Fn(usize) -> f64| {
                     MeanDeviation::of(&(0..results.len()).map(value).collect::<Vec<_>>()).mean
                 };
@@ -85,14 +87,14 @@ fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
         // A job that refused to share is asked again after 60 s, the default of `cosched-sim`.
         let (contention, experts) = (Contention::default(), experts.clone());
         let run = Experiment { cores, arm, experts, contention, refusal: 60.0, seed };
-        // No learner gets a log.
+        // The learners of the experiment write no logs.
         run.run(&mut |_| None).map_err(|error| error.to_string())
     };
     let runs = (1..=if full { 100 } else { 10 }).map(run).collect::<Result<_, _>>()?;
     ClusterReport::of(runs).ok_or_else(|| "no run".to_owned())
 }
 
-/// Writes a figure, its table and its command.
+/// Writes a figure, its table, and the commands for both.
 fn finish(out: &Output, name: &str, full: bool, plot: &str, table: &str) -> Result<(), String> {
     let seeds = if full { 100 } else { 10 };
     let command = format!(

@@ -1,4 +1,5 @@
-//! Horus Fig. 18: cost of a spine switch's failure, over the number of leaves per spine scheduler.
+//! Horus Fig. 18: cost of a spine switch's failure, over the number of leaves per spine scheduler. A spine scheduler
+//! serves some of the leaves of one pool. The controller sends a message to each leaf whose scheduler fails.
 
 use std::fmt::Write as _;
 
@@ -7,6 +8,7 @@ use crate::sim::failure::{Failure, spine_failures};
 use crate::sim::model::Model;
 use crate::sim::plan;
 
+/// Name of the figure and of its files.
 const NAME: &str = "horus-18";
 /// Numbers of leaves per spine scheduler.
 const RATIOS: [&str; 4] = ["10", "20", "30", "40"];
@@ -18,6 +20,8 @@ const FAILURES: usize = 30;
 /// Makes the figure: mean and maximum number of messages over all failures, for each size of pieces.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let failures = if full { 10 * FAILURES } else { FAILURES };
+    // After the messages: time of the last notification since the failure, tasks lost before it, their share of all
+    // tasks, and the mean fraction of its pool served by a failed scheduler.
     let mut table =
         "piece,ratio,messages_mean,messages_most,notice_us,aborted_mean,share_mean,pool_share_mean\n"
             .to_owned();
@@ -34,8 +38,9 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
             let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
             let Model::Fabric(config) = cell.model else { return Err("no fabric".to_owned()) };
             let all = spine_failures(&config, failures)?;
+            // Mean of a value over all failures.
             let average =
-                |of: fn(&Failure) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+                |value: fn(&Failure) -> f64| all.iter().map(value).sum::<f64>() / all.len() as f64;
             let messages = average(|failure| failure.messages as f64);
             let greatest = all.iter().map(|failure| failure.messages).max().unwrap_or(0);
             let _ = writeln!(

@@ -18,6 +18,7 @@ use crate::sim::rows;
 use crate::sim::stats::Observer;
 use crate::sim::stats::STRETCHES;
 
+/// Usual values of the x axis.
 const LOADS: (&str, &str) = ("load", "0.3,0.5,0.7,0.8,0.9,0.95");
 const MODEL: (&str, &str) = ("model", "nodes");
 /// Nodes and their workers: ten nodes of ten, or four of 14 and ten of three.
@@ -30,7 +31,7 @@ const HYPER_1: (&str, &str) = ("service", "mix(0.5*exp(50us),0.5*exp(500us))");
 const HYPER_2: (&str, &str) = ("service", "mix(0.75*exp(50us),0.2*exp(500us),0.05*exp(5000us))");
 const WORKLOADS: [(&str, &str); 4] = [EXP, BIMODAL, HYPER_1, HYPER_2];
 
-/// Series of most figures.
+/// Series of most figures: the label of a curve, and its policy.
 const ALL: &[(&str, Keys)] = &[
     ("malcolm", &[("policy", "malcolm")]),
     ("malcolm(gain=8)", &[("policy", "malcolm(gain=8)")]),
@@ -44,7 +45,7 @@ const ALL: &[(&str, Keys)] = &[
     ("central", &[("policy", "central")]),
 ];
 
-/// Creates a figure of the 99th percentile over the load, with all series.
+/// Creates a figure of the 99th percentile of the response time over the load, with all series.
 const fn tails(
     name: &'static str,
     title: &'static str,
@@ -143,7 +144,8 @@ pub(super) const FIGURES: &[Figure] = &[
     },
 ];
 
-/// Makes the two figures of mean response times: equal nodes at load 0.9, unequal nodes at load 0.4.
+/// Makes the two figures of mean response times: equal nodes at load 0.9, unequal nodes at load 0.4. The x axis has one
+/// place for each distribution of service times.
 pub(super) fn means(out: &Output, full: bool) -> Result<(), String> {
     for (name, nodes, load, title) in [
         ("malcolm-7a", EQUAL, ("load", "0.9"), "equal nodes, load 0.9"),
@@ -192,6 +194,7 @@ pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
     let (seconds, before): (&str, &str) = if full { ("20", "15s") } else { ("4", "3s") };
     let total_s: f64 = seconds.parse().unwrap_or(f64::NAN);
     for (name, load, action, description) in CHANGES {
+        // Value of `--at`: a time and the action at that time.
         let at = format!("{before} {action}");
         let mut table = "series,time_s,mean_us\n".to_owned();
         let (mut commands, mut lines) = (command_of_figure(name, full), Vec::new());
@@ -246,9 +249,9 @@ pub(super) fn cost(out: &Output, full: bool) -> Result<(), String> {
     out.write(name, "txt", &command_of_figure(name, full))
 }
 
-/// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted
-/// ones. Each run has 100 beats, so that it contains several of the steps that happen only every 20 beats.
-/// `beats` is the number of beats of all runs together.
+/// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted ones. A
+/// decision draws the node that gets a task. Each run has 100 beats, so that it contains several of the steps that
+/// happen only every 20 beats. `beats` is the number of beats of all runs together.
 fn times(nodes: usize, beats: usize) -> (f64, f64) {
     const BEATS: usize = 100;
     const DECISIONS: usize = 1000;

@@ -1,4 +1,5 @@
-//! Horus Fig. 19a: tail response time over the unevenness of a pool's workers in its racks.
+//! Horus Fig. 19a: 99th percentile of the response time, over the unevenness of a pool's workers in its racks. The
+//! simulated datacenter has many pools, each spread over some of the racks.
 
 use std::fmt::Write as _;
 use std::thread;
@@ -9,7 +10,9 @@ use crate::sim::model::Model;
 use crate::sim::plan;
 use crate::sim::stats::{grows, histogram};
 
+/// Name of the figure and of its files.
 const NAME: &str = "horus-19a";
+/// Policies of the leaves. A second name is the policy of the spines, which by default follows from the first.
 const POLICIES: [&str; 4] = ["horus", "rs-h", "rs-lb", "horus with horus-spine-weighted"];
 /// Sizes of the pieces in which a pool's workers are placed, a piece in one rack. Together they cover the
 /// range of variances.
@@ -18,7 +21,7 @@ const PIECES: [&str; 4] = ["32", "16", "8", "1"];
 /// are left out.
 const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
 
-/// Result of a pool.
+/// Result of a pool in one run.
 struct Pool {
     /// Variance of its workers per rack.
     variance: f64,
@@ -101,6 +104,7 @@ fn keys(
 fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     let cell = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?;
     let Model::Fabric(mut config) = cell.model else { return Err("no fabric".to_owned()) };
+    // The same seed gives each policy the same placement and tasks.
     config.pool.seed = 1;
     let mut pools = Vec::new();
     for_each_pool(&config, |racks, outcome| {
@@ -115,7 +119,7 @@ fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     Ok(pools)
 }
 
-/// Computes the variance of a pool's workers over the racks that have any.
+/// Computes the variance of a pool's workers per rack, over the racks that have any.
 fn variance(racks: &[PoolRack]) -> f64 {
     let workers: Vec<f64> = racks.iter().map(|rack| rack.workers as f64).collect();
     moments(&workers).1.powi(2)

@@ -8,6 +8,7 @@ use crate::sim::plan;
 use crate::sim::stats::Observer;
 use crate::sim::stats::STRETCHES;
 
+/// Name of the figure and of its files.
 const NAME: &str = "rosella-shock";
 /// Policies and their labels in the figure.
 const POLICIES: [(&str, &str); 7] = [
@@ -45,6 +46,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
         // Length of a stretch of the timeline, in mean service times.
         let stretch = outcome.tasks as f64 / 1000.0 * TIMES_PER_1000 / STRETCHES as f64;
         let mut points = Vec::new();
+        // A stretch's point is in its middle.
         for (index, ticks) in outcome.timeline.means().enumerate() {
             let (time, mean) = ((index as f64 + 0.5) * stretch, ticks / outcome.ticks_per_unit);
             let _ = writeln!(table, "\"{label}\",{time},{mean:.5}");

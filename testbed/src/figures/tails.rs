@@ -9,6 +9,7 @@ use crate::sim::plan;
 use crate::sim::slots;
 use crate::sim::stats::histogram;
 
+/// Name of the figure. It has two plots, 4a and 4b.
 const NAME: &str = "lsq-4";
 /// Policies that are stable in the mix of Fig. 3a and therefore have a tail.
 const POLICIES: [&str; 4] = ["jsq", "lsq-sample(2)", "lsq-update(.2)", "lsq-smart(.2)"];
@@ -19,7 +20,7 @@ const SEEDS: u64 = 2;
 /// and the fraction of slots (of those with arrivals) in which at least as many sent to one server.
 type Curve = Vec<(f64, f64)>;
 
-/// Makes the figure.
+/// Makes both plots with their tables.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut tails = "policy,slots,share_of_tasks_that_take_longer\n".to_owned();
     let mut incasts = "policy,dispatchers,share_of_slots_with_at_least_so_many\n".to_owned();
@@ -55,12 +56,14 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write(NAME, "txt", &commands)
 }
 
-/// Computes the tail of the delay and that of the number of dispatchers per server, over all seeds.
+/// Computes the tail of the delay and that of the number of dispatchers per server, over all seeds. `keys` are the
+/// flags of the runs.
 fn curves(keys: &[(&str, &str)]) -> Result<(Curve, Curve), String> {
     let Model::Slots(config) = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?.model else {
         return Err("no slots".to_owned());
     };
     let mut delays = histogram();
+    // Number of slots by the maximum number of dispatchers that sent to one server.
     let mut incast = vec![0; config.dispatchers + 1];
     for seed in 1..=SEEDS {
         let (outcome, counts) = slots::run_counting(&slots::Config { seed, ..config.clone() })?;
@@ -88,15 +91,15 @@ mod tests {
     #[test]
     fn tails_fall_and_shortest_queues_draw_more_dispatchers() {
         // In this small run, all servers are equal.
-        let of = |policy| {
+        let curves_of = |policy| {
             let keys = [("model", "slots"), ("load", "0.9"), ("slots", "1000"), ("policy", policy)];
             curves(&keys).unwrap()
         };
-        let ((tail, jsq), (_, lsq)) = (of("jsq"), of("lsq-update(.2)"));
+        let ((tail, jsq), (_, lsq)) = (curves_of("jsq"), curves_of("lsq-update(.2)"));
         assert!(tail.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 > pair[1].1));
         assert_eq!(tail.last().unwrap().1, 0.0);
         assert!(jsq[0].1 > 0.999 && jsq.windows(2).all(|pair| pair[0].1 >= pair[1].1));
-        // Index 4: at least five dispatchers at once.
+        // Index 4: at least five dispatchers at once. Under JSQ all see the same shortest queue.
         assert!(jsq[4].1 > 5.0 * lsq[4].1, "{jsq:?} {lsq:?}");
     }
 }

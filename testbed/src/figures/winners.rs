@@ -1,6 +1,8 @@
 //! Comparison of all policies by speeds, delay, dispatchers and load, with the best policy of each cell. No paper has
 //! such a comparison. The dispatchers are cores of one leaf, or independent leaves.
 //!
+//! A cell is one combination of these quantities.
+//!
 //! A policy is *near the best* in a cell if it is stable and two values exceed the least ones of all stable policies by
 //! at most 5%: mean and 99th percentile of the response time.
 
@@ -24,14 +26,14 @@ const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
 /// Offered loads: fractions of the servers' capacity.
 const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 
-/// Largest relative excess over the best value with which a policy is near the best.
+/// Largest relative excess over the best value with which a policy is near the best (see the module's documentation).
 const NEAR: f64 = 0.05;
 
-/// Delay, number of dispatchers, and one row for each policy and load.
-type Cell = (&'static str, &'static str, Vec<Row>);
+/// Delay, number of dispatchers, and one row of results for each policy and load: the cells of one run.
+type GridPoint = (&'static str, &'static str, Vec<Row>);
 
-/// Writes all rows, the winners, a map of the winners for each ratio of speeds, a summary of each policy, and the
-/// commands. With `full`, runs have ten times as many tasks.
+/// Runs all cells. Writes all rows, the winners, a map of the winners for each ratio of speeds, a summary of each
+/// policy, and the commands. With `full`, runs have ten times as many tasks.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let policies = worker_policies().collect::<Vec<_>>().join(",");
     let tasks = if full { "400000" } else { "40000" };
@@ -46,6 +48,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
         "dispatchers_as,policy,cells,near_best,worst_mean,worst_p99,unstable\n".to_owned();
     let mut commands = String::new();
     for kind in [DispatcherKind::Cores, DispatcherKind::Leaves].map(DispatcherKind::name) {
+        // Totals of each policy.
         let mut standings = BTreeMap::new();
         for (name, speeds) in SPEEDS {
             let mut grid = Vec::new();
@@ -63,11 +66,11 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
                     ];
                     let rows = rows(&arguments(&keys)?)?;
                     let _ = writeln!(commands, "{}", command(&keys));
-                    let cell = format!("{kind},{name},{delay},{dispatchers}");
+                    let setup = format!("{kind},{name},{delay},{dispatchers}");
                     for row in &rows {
                         let _ = writeln!(
                             all,
-                            "{cell},{},\"{}\",{},{},{},{},{}",
+                            "{setup},{},\"{}\",{},{},{},{},{}",
                             row.load,
                             row.policy,
                             row.mean,
@@ -77,7 +80,8 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
                             row.unstable
                         );
                     }
-                    name_winners(&mut winners, &cell, &rows);
+                    name_winners(&mut winners, &setup, &rows);
+                    // Each load is a cell of the comparison.
                     for load in loads() {
                         let rows = rows.iter().filter(|row| row.load == load);
                         add_cell(&mut standings, &rows.map(PolicyResult::of).collect::<Vec<_>>());
@@ -132,10 +136,10 @@ struct PolicyTotals {
     unstable: u32,
 }
 
-/// Adds the results of a cell to the standings, which are by policy.
+/// Adds the results of all policies in a cell to their totals.
 fn add_cell(standings: &mut BTreeMap<String, PolicyTotals>, cell: &[PolicyResult<'_>]) {
-    let best = |of: fn(&PolicyResult<'_>) -> f64| {
-        cell.iter().filter(|result| !result.unstable).map(of).fold(f64::INFINITY, f64::min)
+    let best = |value: fn(&PolicyResult<'_>) -> f64| {
+        cell.iter().filter(|result| !result.unstable).map(value).fold(f64::INFINITY, f64::min)
     };
     let (best_mean, best_p99) = (best(|result| result.mean), best(|result| result.p99));
     for result in cell {
@@ -158,10 +162,10 @@ type Measure = (&'static str, fn(&Row) -> f64);
 /// Quantities by which policies are ranked.
 const MEASURES: [Measure; 2] = [("mean", |row| row.mean), ("99th percentile", |row| row.p99)];
 
-/// Returns the rows of a load whose queues did not grow, best first.
-fn ranked(rows: &[Row], load: f64, of: fn(&Row) -> f64) -> Vec<&Row> {
+/// Returns the rows of a load whose queues did not grow, the least value first.
+fn ranked(rows: &[Row], load: f64, value: fn(&Row) -> f64) -> Vec<&Row> {
     let mut ranked: Vec<_> = rows.iter().filter(|row| row.load == load && !row.unstable).collect();
-    ranked.sort_by(|a, b| of(a).total_cmp(&of(b)));
+    ranked.sort_by(|a, b| value(a).total_cmp(&value(b)));
     ranked
 }
 
@@ -170,15 +174,15 @@ fn loads() -> impl Iterator<Item = f64> {
     LOADS.split(',').filter_map(|load| load.parse().ok())
 }
 
-/// Appends a cell's best and second-best policy to `text`, for each load and measure with at least two stable
-/// policies.
-fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
+/// Appends the best and the second-best policy to `text` as CSV, for each load and measure with at least two stable
+/// policies. `setup` has the first columns.
+fn name_winners(text: &mut String, setup: &str, rows: &[Row]) {
     for load in loads() {
-        for (measure, of) in MEASURES {
-            if let [first, second, ..] = ranked(rows, load, of)[..] {
-                let (best, next) = (of(first), of(second));
+        for (measure, value) in MEASURES {
+            if let [first, second, ..] = ranked(rows, load, value)[..] {
+                let (best, next) = (value(first), value(second));
                 let (first, second) = (&first.policy, &second.policy);
-                let _ = writeln!(text, "{cell},{load},{measure},{first},{best},{second},{next}");
+                let _ = writeln!(text, "{setup},{load},{measure},{first},{best},{second},{next}");
             }
         }
     }
@@ -186,19 +190,21 @@ fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
 
 /// Draws two maps of winners, by mean and by 99th percentile. A map has a row for each delay, and a column for each
 /// number of dispatchers and load. `grid` has the numbers of dispatchers of the first delay, then those of the next.
-fn map(kind: &str, name: &str, grid: &[Cell]) -> Result<String, String> {
+fn map(kind: &str, name: &str, grid: &[GridPoint]) -> Result<String, String> {
     let columns = DISPATCHERS
         .iter()
         .flat_map(|dispatchers| loads().map(move |load| format!("m={dispatchers} load {load}")));
     let columns: Vec<_> = columns.collect();
-    let maps = MEASURES.map(|(measure, of)| {
+    let maps = MEASURES.map(|(measure, value)| {
+        // Colour and text of the best policy; `None` if all are unstable.
         let tile = |rows: &[Row], load| {
-            let best = ranked(rows, load, of).into_iter().next()?;
-            Some((color(&best.policy), [best.policy.clone(), format!("{:.2}", of(best))]))
+            let best = ranked(rows, load, value).into_iter().next()?;
+            Some((color(&best.policy), [best.policy.clone(), format!("{:.2}", value(best))]))
         };
-        let row = |cells: &[Cell]| {
-            let tiles = cells.iter().flat_map(|cell| loads().map(|load| tile(&cell.2, load)));
-            (cells[0].0.to_owned(), tiles.collect())
+        // Row of the map for one delay.
+        let row = |points: &[GridPoint]| {
+            let tiles = points.iter().flat_map(|point| loads().map(|load| tile(&point.2, load)));
+            (points[0].0.to_owned(), tiles.collect())
         };
         TileMap {
             title: format!(
@@ -212,7 +218,8 @@ fn map(kind: &str, name: &str, grid: &[Cell]) -> Result<String, String> {
     tile_maps(&maps).map_err(|error| error.to_string())
 }
 
-/// Returns the index of a policy's colour, the same in all maps. Variants have the last indices.
+/// Returns the index of a policy's colour, the same in all maps. Variants (policies with parameters) have the last
+/// indices, because the catalogue lacks them.
 fn color(policy: &str) -> usize {
     let variant = || VARIANTS.iter().position(|&variant| variant == policy).unwrap_or_default();
     let entry = CATALOGUE.iter().position(|entry| entry.name == policy);

@@ -1,4 +1,4 @@
-//! The learner of nodes without a scheduler, which pass tasks to each other, compared with traces of another
-//! implementation.
+//! Comparison of the learner with traces of another implementation. The learner belongs to nodes that have no
+//! scheduler and pass tasks to each other.
 
 pub mod trace;

@@ -143,7 +143,7 @@ impl Differences {
     }
 }
 
-/// Records a difference larger than all before. A value that is not a number differs without bound.
+/// Records a difference if it is larger than all before. A value that is not a number counts as an infinite difference.
 fn record_difference(largest: &mut Option<f64>, actual: f32, expected: f32) {
     let difference = (f64::from(actual) - f64::from(expected)).abs();
     let difference = if difference.is_nan() { f64::INFINITY } else { difference };
@@ -216,6 +216,7 @@ pub fn compare(text: &str) -> Result<Differences, Box<dyn Error>> {
         (&trace.consensus_others, trace.critic_w_after_consensus.as_ref())
     {
         for slope in slopes(other_nodes)? {
+            // Parameters of a further node's critic.
             let critic: Vec<_> =
                 (0..learner.critic().len()).map(|index| slope * index as f32).collect();
             learner.receive_critic(&critic)?;

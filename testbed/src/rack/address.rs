@@ -79,7 +79,7 @@ impl RackPort {
                 let server = self.layout.server_v4(datagram.dst);
                 self.read(frame, &datagram, server, Ipv4Addr::from_bits)
             }
-            _ if Message::is_one(frame) => {
+            _ if Message::is_neighbour_discovery(frame) => {
                 neighbour::answer(buf, self.mac, |address| self.layout.has_server(address))?;
                 Ok(FrameKind::NeighbourAnswer)
             }

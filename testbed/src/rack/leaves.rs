@@ -108,7 +108,7 @@ impl<B: Buf> Leaves<B> {
 
     /// Updates the leaves' MAC addresses from a frame of ARP or neighbour discovery.
     pub fn receive_neighbour(&mut self, frame: &[u8]) {
-        if frame.len() < ether::LEN || !Message::is_one(frame) {
+        if frame.len() < ether::LEN || !Message::is_neighbour_discovery(frame) {
             return;
         }
         let Some((ip, mac)) = Message::read(frame).ok().and_then(|message| announced(&message))

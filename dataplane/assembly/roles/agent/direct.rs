@@ -1,4 +1,6 @@
-//! Direct return at the agent: replies that do not pass the leaf, and the reports of their completion.
+//! Direct return at the agent: replies that go to the client without passing the leaf, and completion reports. The leaf
+//! forwards a task with the client's destination address, from which the agent answers. A completion report tells the
+//! leaf of up to 30 tasks answered so. If the next hop to the client is unknown, the reply passes the leaf.
 //!
 //! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays leaf, clients and router.
 //! `send` delivers a frame, and `after` polls the agent some microseconds later. `work` lets a worker serve a task in
@@ -13,20 +15,22 @@ use super::*;
 const SERVICE: u32 = 0x0A00_0101;
 /// Router to the clients over IPv4: 10.0.2.14. Over IPv6 they are in the agent's network.
 const ROUTER: u32 = 0x0A00_020E;
+/// MAC address of the next hop to clients: the router's or the client's.
 const HOP_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
 /// Agent with a pool of workers 10 to 13, and its workers.
 struct Direct {
     rig: Rig,
+    /// Workers in the order of their ids.
     worker_ends: Vec<WorkerEnd>,
 }
 
 /// A packet of the agent.
 #[derive(Debug)]
 enum Sent {
-    /// Question for this host, with its frame.
+    /// Question for the MAC address of this host, with its frame.
     Question(IpAddr, Vec<u8>),
-    /// Response to the client from this address, by a next hop.
+    /// Response to the client: source address, MAC address of the next hop, and task header.
     Response(IpAddr, Mac, Header),
     /// Completion report.
     Report(Vec<Completion>),
@@ -60,7 +64,8 @@ impl Direct {
         direct
     }
 
-    /// Delivers a task for this worker from the leaf, with the client's destination and these flags.
+    /// Delivers a task for this worker from the leaf, with the client's destination and these flags in `qlen`. The flag
+    /// `FULL` says that the worker has no room for another task, as the leaf counts.
     fn task(&mut self, worker: u16, seq: u16, flags: u8) {
         let header =
             Header { dst: worker, src: 77, qlen: flags.into(), ..Header::new_task(POOL, seq) };
@@ -170,6 +175,8 @@ fn thirty_completions_make_a_report() {
 fn full_worker_reports_at_once() {
     let mut direct = Direct::new(Family::V4, 16, Overflow::Drop);
     let is_report = |sent: &Sent| matches!(sent, Sent::Report(_));
+    // The agent normally collects completions for 5 us. It reports at once if the leaf cannot send the worker a task
+    // before: here after the first completion, because the second task filled the worker.
     direct.task(10, 1, 0);
     direct.task(10, 2, FULL);
     for reported in [true, false] {
@@ -177,7 +184,8 @@ fn full_worker_reports_at_once() {
         direct.rig.after(1);
         assert_eq!(direct.sent().iter().any(is_report), reported);
     }
-    // A full worker whose completion waits: the leaf did not know of it when it sent the task.
+    // The completion of task 2 still waits when a task fills the worker. The leaf did not know of the completion, so
+    // the agent reports it at once.
     direct.task(10, 3, FULL);
     assert!(direct.sent().iter().any(is_report));
     direct.work();

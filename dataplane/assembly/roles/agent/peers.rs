@@ -1,4 +1,11 @@
-//! Agents of a rack without a leaf, on one segment in memory with a client. Node n has the address 10.0.2.(11 + n).
+//! Agents of a rack without a leaf, on one segment in memory with a client. Node n has the address 10.0.2.(11 + n), or
+//! its IPv6 translation.
+//!
+//! A client sends its task to any node. The node keeps it or forwards it to another node, its peer. A node without
+//! tasks may *steal*: it requests a waiting task of a peer. The policy between nodes decides this: `random` keeps all
+//! tasks, `jsq` forwards to the shortest queue, `rsteal` steals from a random peer, and `malcolm` learns. At the end of
+//! each *beat*, an interval, a node sends a heartbeat with its load. The parameters of learners are averaged in a
+//! *consensus* round.
 
 use wedjat_core::peers::{FEATURES, Totals};
 use wedjat_core::wire::peer::{
@@ -22,7 +29,8 @@ fn mac(node: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + node as u8])
 }
 
-/// Returns the configuration of the node with number `own`, with two workers.
+/// Returns the configuration of the node with number `own` of `nodes`, with two workers. `policy` is the one between
+/// nodes, and `queue` the bound of the node's queue.
 fn peers_text(policy: &str, nodes: usize, own: usize, queue: usize) -> String {
     let all: Vec<_> = (0..nodes).map(|node| format!("'10.0.2.{}'", 11 + node)).collect();
     format!(
@@ -39,27 +47,32 @@ fn peers_text(policy: &str, nodes: usize, own: usize, queue: usize) -> String {
 /// One agent with the far end of its port.
 struct Node {
     agent: Agent<RingPort, FramePool>,
+    /// Far end of the agent's port.
     wire: RingPort,
+    /// Region to which its workers attach.
     handles: AgentHandles,
+    /// Attached workers.
     workers: Vec<WorkerEnd>,
     /// False to lose all frames from and to it.
     is_up: bool,
 }
 
-/// All nodes, and the client's received frames: node of the source address, which is the one that the client sent
-/// the task to, and header of each answer.
+/// All nodes, connected by a switch that the test plays.
 struct Segment {
     /// Family of the nodes and the client.
     family: translated::Family,
     nodes: Vec<Node>,
+    /// Pool of packet buffers of all nodes.
     frames: FramePool,
+    /// Answers that the client received: node of the source address, and header. The source address is that of the node
+    /// to which the client sent the task, whichever node served it.
     answers: Vec<(usize, Header)>,
     /// Time in ticks of a microsecond.
     now: u64,
 }
 
 impl Segment {
-    /// Creates nodes with two attached workers each, which know each other.
+    /// Creates nodes with two attached workers each, and lets them exchange heartbeats until they know each other.
     fn new(family: translated::Family, policy: &str, nodes: usize) -> Self {
         let mut segment = Self::of(family, policy, nodes, 16);
         segment.pass(20 * BEAT);
@@ -126,7 +139,8 @@ impl Segment {
         }
     }
 
-    /// Delivers a frame of a node to its destination: other nodes, or the client, which keeps the header.
+    /// Delivers a frame of the node `from` to its destination: other nodes, or the client, which keeps the header.
+    /// Frames to a node that is down are lost.
     fn deliver(&mut self, from: usize, bytes: &[u8]) {
         let to = ether::dst(bytes);
         assert_eq!(ether::src(bytes), mac(from));
@@ -163,13 +177,13 @@ impl Segment {
         self.settle();
     }
 
-    /// Sends a message of peer `by` to node 0.
+    /// Sends a message of peers, with this code and content, from node `by` to node 0.
     fn peer_message(&mut self, by: usize, code: Code, message: &[u8]) {
         let header = Header::of_peers(code, POOL, (by as u16, 0), 0);
         self.send(0, (mac(by), address(by), 1234), &header, message);
     }
 
-    /// Lets a worker of the node serve a task, if it has one.
+    /// Lets a worker of the node serve a task. Returns false if no worker has one.
     fn work(&mut self, node: usize) -> bool {
         let worked = self.nodes[node].workers.iter_mut().any(work);
         self.settle();
@@ -188,7 +202,7 @@ impl Segment {
         self.nodes[node].agent.counters().read(counter)
     }
 
-    /// Returns the totals of a node's decisions.
+    /// Returns the totals of a node's decisions and messages between nodes.
     fn totals(&self, node: usize) -> Totals {
         *self.nodes[node].agent.peers().unwrap().totals()
     }
@@ -225,7 +239,8 @@ fn forwarded_tasks_are_answered_for_the_first_node() {
         for seq in 0..8 {
             segment.task(0, seq);
         }
-        // Two are with workers here. With one more waiting here, the peers have fewer, and tasks go there.
+        // The node's two workers take the first tasks. With tasks waiting here, the peers have shorter queues, and get
+        // about half of the eight tasks.
         let passed = segment.count(0, Counter::TasksPassed);
         assert!((3..=5).contains(&passed), "{passed}");
         let accepted: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
@@ -250,6 +265,7 @@ fn idle_node_steals_the_first_waiting_task() {
         for seq in 0..6 {
             segment.task(0, seq);
         }
+        // Node 1 steals when it completes its own task, and has none left.
         segment.task(1, 9);
         assert_eq!(segment.count(0, Counter::TasksPassed), 0, "all are kept");
         segment.pass(2000);
@@ -266,7 +282,7 @@ fn idle_node_steals_the_first_waiting_task() {
         segment.finish();
         assert_eq!(segment.answers.len(), 7);
         assert!(segment.answers.iter().all(|(from, head)| *from == usize::from(head.seq == 9)));
-        // In the end no node has any to give.
+        // In the end no node has a task to give, so requests fail.
         let failed: u64 = (0..2).map(|node| segment.count(node, Counter::StealsFailed)).sum();
         let requests: u64 = (0..2).map(|node| segment.count(node, Counter::StealRequests)).sum();
         let given: u64 = (0..2).map(|node| segment.count(node, Counter::TasksGiven)).sum();
@@ -281,7 +297,8 @@ fn idle_node_steals_the_first_waiting_task() {
 fn twice_forwarded_task_keeps_its_first_node() {
     for family in BOTH {
         let mut segment = Segment::new(family, "rsteal", 2);
-        // Node 1's queue, of tasks sent to node 0 and forwarded. 254 hops: the next is the largest number.
+        // Node 1 receives four tasks as forwarded by node 0, and queues two of them. `origin` is the first node, and
+        // `by` the last one that forwarded. After 254 hops, the next one reaches the largest number, 255.
         let via =
             ForwardingTrailer { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
         let mut body = b"question".to_vec();
@@ -292,6 +309,7 @@ fn twice_forwarded_task_keeps_its_first_node() {
             segment.send(1, (mac(0), CLIENT, 40_000), &header, &body);
         }
         segment.pass(2000);
+        // Node 0 serves a task of its own, and then steals one back from node 1.
         segment.task(0, 9);
         assert!(segment.work(0));
         assert_eq!(
@@ -355,8 +373,8 @@ fn node_without_workers_is_not_announced() {
 #[test]
 fn full_queue_drop_counts_as_failed_task() {
     for family in BOTH {
-        // Under `random` a node keeps its tasks. Two are with its workers and two in its queue. A task beyond the queue is
-        // dropped, and the policy between nodes learns of it.
+        // Under `random` a node keeps its tasks. Two are with its workers and two in its queue. A task beyond the queue
+        // is dropped, and the policy between nodes learns of it.
         let mut segment = Segment::of(family, "random", 2, 2);
         segment.pass(20 * BEAT);
         for seq in 0..6 {
@@ -378,8 +396,8 @@ fn learners_hear_each_other_and_agree() {
         let first: Vec<_> =
             segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0.to_vec();
         let mut seq = 0;
-        // Until the learners have completed a consensus round, which is due after 2000 beats: 200 ms. A task arrives every
-        // 40 us, and each node serves one every 60 us.
+        // Until the learners have completed a consensus round, which is due after 2000 beats: 200 ms. A task arrives
+        // every 40 us, and each node serves one every 60 us.
         while segment.totals(0).agreed < 1 {
             if segment.now.is_multiple_of(40) {
                 segment.task(seq as usize % 2, seq);
@@ -427,7 +445,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
         let origin = Origin { id: 1, ..segment.nodes[1].agent.peers().unwrap().origin() };
         let known = |segment: &Segment| segment.nodes[0].agent.peers().unwrap().peer_state(1);
         let before = known(&segment);
-        // A later start than the known one, so that the message is not too old.
+        // A later start of node 1 than the known one (`born`), so that the message is not too old.
         let future = Origin { born: origin.born + 1, ..origin };
         // A heartbeat of node 1 with a changed origin.
         let beat = |change: fn(&mut Origin)| {
@@ -435,6 +453,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
             change(&mut other);
             heartbeat(other, 1, 50.0)
         };
+        // A chunk of the learners' parameters, with these values. 64 bytes are enough for its head.
         let parameters = |head: Parameters, values: &[f32]| {
             let mut bytes = vec![0; 64 + 4 * values.len()];
             let len = head.emit(values, &mut bytes);
@@ -443,6 +462,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
         };
         // Three values are too few for a chunk of this network, and 16 are the right number.
         let head = Parameters { origin, round: 1, chunk: 0, chunks: 1 };
+        // A forwarded task without payload.
         let passed = |via: ForwardingTrailer| {
             let mut bytes = [0; VIA_LEN];
             via.emit(&mut bytes);
@@ -452,6 +472,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
             ForwardingTrailer { version: VERSION, hops: 1, by: 1, origin: 1, mac: CLIENT_MAC };
         let (beat_code, task) = (Code::Heartbeat, Code::PassedTask);
         use DropReason::*;
+        // Sending node, message code, content, and the expected drop reason.
         let cases = [
             (1, beat_code, beat(|origin| origin.version = 9), PeerVersion),
             (1, beat_code, beat(|origin| origin.nodes = 4), PeerNodes),
@@ -513,6 +534,7 @@ fn agent_without_peers_refuses_peer_messages() {
 proptest! {
     // promise: agent.4
     #[test]
+    // The messages' bytes are random.
     fn any_messages_are_taken_or_counted(
         messages in proptest::collection::vec(
             (0..4_u8, 0..4_u8, proptest::collection::vec(any::<u8>(), 0..80), any::<bool>()), 1..40,

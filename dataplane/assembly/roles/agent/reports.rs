@@ -1,5 +1,11 @@
-//! Workers shared by several leaves: they register with all, answer through the leaf that sent the task, and
-//! report to the leaf chosen by the policy.
+//! Workers shared by several leaves. They register with all leaves, and answer through the leaf that sent the task.
+//! Each report of a queue length goes to one leaf, which the leaves' policy chooses:
+//! - `lsq-update`: an idle worker reports to a random leaf.
+//! - `lsq-smart`: a worker reports to the leaf with the largest error, if that is at least its queue length.
+//! - `jiq`: an idle worker reports to one leaf, which adds it to its idle list.
+//! - `lsq-sample`: the leaves ask.
+//!
+//! Under the first two a worker also reports to each leaf that has registered it.
 //!
 //! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays the leaves. `send` delivers a
 //! frame, and `after` polls the agent some microseconds later. `work` lets a worker serve a task in the test's thread.
@@ -8,16 +14,17 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Addresses of the leaves.
+/// IPv4 and MAC addresses of the leaves.
 const LEAVES: [(u32, Mac); 3] = [
     (0x0A00_0201, Mac([2, 0, 0, 0, 0, 2])),
     (0x0A00_0202, Mac([2, 0, 0, 0, 0, 3])),
     (0x0A00_0203, Mac([2, 0, 0, 0, 0, 4])),
 ];
 
-/// Workers 10 and 11, registered with three leaves; `policy` is the leaves'.
+/// Agent with workers 10 and 11, registered with three leaves.
 struct Shared {
     rig: Rig,
+    /// Workers 10 and 11.
     worker_ends: [WorkerEnd; 2],
 }
 
@@ -56,7 +63,8 @@ impl Shared {
         packets.filter_map(read).collect()
     }
 
-    /// Advances the time while every leaf acknowledges its questions. Returns all further messages.
+    /// Advances the time by 8 ms. Each leaf acknowledges the registrations that it receives. Returns all further
+    /// messages.
     fn register_with_leaves(&mut self) -> Vec<SentReport> {
         let mut messages = Vec::new();
         for _ in 0..8 {
@@ -136,7 +144,8 @@ fn answers_use_their_leaf_and_idle_reports_one() {
             let leaf = usize::from(seq) % 3;
             shared.task_from(leaf, 10, seq);
             shared.task_from((leaf + 1) % 3, 10, seq + 1000);
-            // In either order: another core may help the named one.
+            // The agent may give the two tasks to both its workers, so either is answered first. The numbers of the
+            // second leaf's tasks begin at 1000.
             let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
             let first = shared.work();
             assert_eq!(first.len(), 1, "it has another task and sends no report: {first:?}");
@@ -160,20 +169,20 @@ fn smart_worker_reports_to_the_most_wrong_leaf() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-smart(eps=0)");
         shared.register_with_leaves();
-        // The last leaf sends it four tasks, each other leaf one. Tasks raise their leaf's estimate; only reports
-        // lower it.
+        // The last leaf sends worker 11 four tasks, each other leaf one. The agent tracks each leaf's estimate of the
+        // worker's queue. Tasks raise the estimate of their leaf, and only reports to it lower it.
         for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
             shared.task_from(leaf, 11, seq as u16);
         }
-        // Five are left. The first two estimate one and are off by four, which is less than five.
+        // Five tasks are left. The first two leaves estimate one and are off by four, which is less than five.
         assert_eq!(reports(&shared.work()), []);
-        // Four are left, and three is less; then three are left, and two is less.
+        // Four are left, and their error of three is less. Then three are left, and their error of two is less.
         assert_eq!(reports(&shared.work()), []);
         assert_eq!(reports(&shared.work()), []);
-        // Two are left: the last estimates four.
+        // Two are left. The last leaf estimates four, an error of two.
         let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
         assert_eq!((to, header.src, header.qlen), (LEAVES[2].1, 11, 2));
-        // One is left: the last estimates two and is off by one, which equals the queue.
+        // One is left. The last leaf estimates two since its report, an error of one, which equals the queue.
         let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
         assert_eq!((to, header.qlen), (LEAVES[2].1, 1));
         assert_eq!(reports(&shared.work()).len(), 1, "idle");
@@ -190,19 +199,21 @@ fn unused_idle_report_is_repeated_every_second() {
         assert_eq!(reports(&messages).len(), 2, "each is on one leaf's list");
         let (listed, _) = reports(&messages)[0];
         let worker = reports(&messages)[0].1.src;
-        let on = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
-        // A task of another leaf does not use that list; one of this leaf does.
-        shared.task_from((on + 1) % 3, worker, 1);
+        let listing = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
+        // The worker's entry on that leaf's idle list is used up by a task of that leaf, not by another leaf's. Only
+        // then the worker reports again.
+        shared.task_from((listing + 1) % 3, worker, 1);
         assert_eq!(reports(&shared.work()), []);
-        shared.task_from(on, worker, 2);
+        shared.task_from(listing, worker, 2);
         assert_eq!(reports(&shared.work()).len(), 1);
         shared.received();
-        let mut again = 0;
+        // A report may be lost, so each worker repeats it every second: two or three times in 2.5 s.
+        let mut repeated = 0;
         for _ in 0..2500 {
             shared.rig.after(HZ / 1000);
-            again += reports(&shared.received()).len();
+            repeated += reports(&shared.received()).len();
         }
-        assert!((4..=6).contains(&again), "two workers, once a second: {again}");
+        assert!((4..=6).contains(&repeated), "two workers, once a second: {repeated}");
         shared.rig.balanced();
     }
 }

@@ -1,4 +1,5 @@
-//! Workers that are threads and send their replies; they run in the test's own thread unless stated
+//! Workers that are threads of the agent's process. The dispatcher, the agent's core, hands tasks over to them, and
+//! they send their replies themselves, each by its own transmit queue. They run in the test's own thread unless stated
 //! otherwise.
 //!
 //! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays leaf and clients. `task`
@@ -18,7 +19,9 @@ type Worker = ThreadWorker<RingPort>;
 /// An agent with such workers, and the far ends of their transmit queues.
 struct Threads {
     rig: Rig,
+    /// Workers by index; `None` once a worker has ended.
     workers: Vec<Option<Worker>>,
+    /// Far end of each worker's transmit queue.
     wires: Vec<RingPort>,
 }
 
@@ -50,13 +53,13 @@ impl Threads {
         Self { rig, workers: threads, wires }
     }
 
-    /// Lets the worker serve its next task and answer with its bytes.
+    /// Lets the worker serve its next task and answer with its bytes. Returns false if it has none, or has ended.
     fn work(&mut self, at: usize) -> bool {
         let worker = self.workers[at].as_mut();
         worker.is_some_and(|worker| worker.poll(&mut |request, reply| Some(echo(request, reply))))
     }
 
-    /// Lets the worker panic, and its thread with it.
+    /// Lets the worker panic while it serves a task, which ends it.
     fn panic(&mut self, at: usize) {
         let mut worker = self.workers[at].take().expect("it is there");
         let panics =
@@ -93,7 +96,7 @@ impl Threads {
         (0..self.workers.len().max(self.wires.len())).for_each(|_| self.rig.after(200));
     }
 
-    /// Checks that the ledger balances and every buffer except held ones is back.
+    /// Checks that packets of agent and threads are accounted for, and every buffer except held ones is back.
     fn balanced(&mut self) {
         for wire in &mut self.wires {
             while wire.receive().is_some() {}
@@ -121,7 +124,7 @@ fn a_thread_signs_as_the_dispatcher_would() {
     FAMILIES.into_iter().for_each(|family| sends_the_same(family, Some(Key::new([3; KEY_LEN]))));
 }
 
-/// Compares both ways of replying, with a pool key if given.
+/// Checks that a thread's reply has the bytes of the dispatcher's reply to the same task, with a pool key if given.
 fn sends_the_same(family: Family, key: Option<Key>) {
     // One signer for each way, so that both use the same sequences.
     let signer = || {
@@ -203,14 +206,16 @@ fn queue_lengths_are_exact_at_the_answer() {
     let mut threads = Threads::new("random", 1, 16, Overflow::Drop);
     (0..3).for_each(|seq| threads.rig.task(NO_MEMBER, seq, &[]));
     assert!(threads.work(0));
-    // Another task arrives. The dispatcher alone could not detect this worker's first answer.
+    // Another task arrives before the dispatcher has read the first answer. The thread's own count includes the task,
+    // so its second reply reports two tasks again.
     threads.rig.task(NO_MEMBER, 3, &[]);
     while threads.work(0) {}
     let lengths: Vec<_> = threads.headers(0).iter().map(|header| header.qlen).collect();
     assert_eq!(lengths, [2, 2, 1, 0]);
     threads.balanced();
 
-    // By name, with another core's help and tasks in the central queue.
+    // All tasks name worker 10. Worker 11 helps, and the rest waits in the central queue. A reply reports the
+    // unfinished tasks that name worker 10, of both workers.
     let mut threads = Threads::new("jbsq(k=1)", 2, 16, Overflow::Drop);
     (0..4).for_each(|seq| threads.rig.task(10, seq, &[]));
     assert!(threads.work(0) && threads.work(1));

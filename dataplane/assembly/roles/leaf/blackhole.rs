@@ -1,5 +1,9 @@
 //! Worker hosts that silently discard some tasks (black holes). Clients of other tasks, called honest here, are still
-//! served under every policy. A simulation of clients and workers in virtual time drives the real leaf.
+//! served under every policy. A simulation of clients and workers in virtual time drives the real leaf. Each case runs
+//! with and without discarded tasks, and the response times of the honest clients are compared.
+//!
+//! A `Rig` is one core of a leaf in memory, with the far ends (`far`) of its ports `CLIENTS` and `WORKERS`. Worker ids
+//! begin at 10, and the two servers have half of the workers each.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -27,8 +31,11 @@ const NEVER: u64 = u64::MAX;
 /// Parameters of one run.
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    /// Policy of the leaf.
     policy: &'static str,
+    /// Number of workers.
     workers: u16,
+    /// Number of the leaf's cores.
     cores: usize,
     /// Mean service time.
     mean_ns: u64,
@@ -42,38 +49,47 @@ struct Case {
     discarded: f64,
     /// Duration in virtual seconds.
     seconds: f64,
+    /// Seed of arrivals and service times.
     seed: u64,
 }
 
 /// Results of the honest clients.
 #[derive(Clone, Copy, Debug)]
 struct Service {
+    /// Number of tasks that they sent.
     sent: usize,
+    /// Number of answered tasks.
     answered: usize,
-    /// Percentiles of the response time in nanoseconds.
+    /// Median response time in nanoseconds.
     p50: u64,
+    /// 99th percentile of the response time in nanoseconds.
     p99: u64,
 }
 
-/// Event of the simulation. `seq` is a task's number, and `left` the worker's remaining tasks.
+/// Event of the simulation. `worker` is a worker's index, `seq` a task's number, and `left` the worker's remaining
+/// tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A client sends a task.
     Arrival { honest: bool },
     /// A task reaches its worker.
     AtWorker { worker: u16, seq: u16 },
-    /// A worker completes its first task.
+    /// A worker completes the first task of its queue.
     Done { worker: u16 },
     /// A reply reaches the leaf.
     Reply { worker: u16, seq: u16, left: u16 },
 }
 
-/// A task, by its number in [`World::jobs`].
+/// A task. Its number is its index in [`World::jobs`].
 #[derive(Clone, Copy, Debug)]
 struct Job {
+    /// True for a task of an honest client; false for one that its worker host discards.
     honest: bool,
+    /// Time at which the client sent it.
     sent_ns: u64,
+    /// Its service time.
     service_ns: u64,
+    /// Its response time, or [`NEVER`].
     response_ns: u64,
 }
 
@@ -88,21 +104,25 @@ struct World {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     /// Number of the last event. It keeps events of equal time in order.
     number: u64,
+    /// All tasks, by number.
     jobs: Vec<Job>,
-    /// Tasks of each worker.
+    /// Numbers of each worker's unfinished tasks, in order of service.
     queues: Vec<VecDeque<u16>>,
-    /// Random sources of arrivals and of service times.
+    /// Random source of arrivals.
     arrivals: Rng,
+    /// Random source of service times.
     services: Rng,
 }
 
 /// Draws from the exponential distribution with this mean.
 fn exponential(rng: &mut Rng, mean: f64) -> u64 {
+    // 53 random bits, the precision of a double, as a number from 0 up to 1. The logarithm inverts the distribution.
     let uniform = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     (-(1.0 - uniform).ln() * mean) as u64
 }
 
-/// Returns the payload of a packet with this header and nine further bytes.
+/// Returns the payload of a packet with this header and nine further bytes. The extension has the service time, if the
+/// case uses extensions.
 fn payload_of(case: &Case, header: Header, service_ns: u64) -> Vec<u8> {
     let header = Header { extended: case.extended, ..header };
     let mut payload = vec![0; header.len() + 9];
@@ -152,7 +172,7 @@ impl World {
         self.events.push(Reverse((self.now + after_ns, self.number, event)));
     }
 
-    /// Adds the next arrival of a Poisson process.
+    /// Adds the next arrival of a Poisson process with this rate per second.
     fn schedule_arrival(&mut self, honest: bool, rate: f64) {
         let gap = exponential(&mut self.arrivals, 1e9 / rate);
         self.push(gap, Event::Arrival { honest });
@@ -163,6 +183,7 @@ impl World {
         let end = (self.case.seconds * 1e9) as u64;
         // Extra time for late answers.
         while self.now < end + 100 * TICK_NS {
+            // The time advances to the next event or tick of the leaf, whichever is first.
             let tick = (self.now / TICK_NS + 1) * TICK_NS;
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
             self.now = event.unwrap_or(tick).min(tick);
@@ -181,12 +202,13 @@ impl World {
         let honest: Vec<_> = self.jobs.iter().filter(|job| job.honest).collect();
         let mut times: Vec<_> = honest.iter().map(|job| job.response_ns).collect();
         times.sort_unstable();
-        let at = |share: f64| times[((times.len() as f64 * share) as usize).min(times.len() - 1)];
+        let percentile =
+            |share: f64| times[((times.len() as f64 * share) as usize).min(times.len() - 1)];
         Service {
             sent: times.len(),
             answered: times.iter().filter(|&&time| time != NEVER).count(),
-            p50: at(0.5),
-            p99: at(0.99),
+            p50: percentile(0.5),
+            p99: percentile(0.99),
         }
     }
 
@@ -241,14 +263,14 @@ impl World {
                     src_port: 1234,
                     dst_port: 40_000,
                 };
-                // Replies reach any core.
+                // The network card may deliver a reply to any core.
                 let core = self.services.next_u64() as usize % self.cores.len();
                 assert!(self.cores[core].far[WORKERS].send(&frame(&flow, &payload)));
             }
         }
     }
 
-    /// Polls all cores, and turns their packets into events.
+    /// Polls all cores. Their packets to workers become events, and those to clients complete tasks.
     fn poll(&mut self) {
         for core in 0..self.cores.len() {
             let rig = &mut self.cores[core];
@@ -367,11 +389,12 @@ fn black_hole_does_not_stop_eft() {
 fn black_hole_stops_no_policy() {
     // Policies without a queue. The bounded ones, jbsq, cfcfs and eft, have the tests above.
     let policies = CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf);
-    assert_all(policies.enumerate().map(|(at, entry)| Case {
+    // One or two cores, and with or without extensions, in turn.
+    assert_all(policies.enumerate().map(|(index, entry)| Case {
         policy: entry.name,
-        cores: 1 + at % 2,
+        cores: 1 + index % 2,
         mean_ns: 100_000,
-        extended: at / 2 % 2 == 0,
+        extended: index / 2 % 2 == 0,
         ..CASE
     }));
 }

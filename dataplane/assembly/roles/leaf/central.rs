@@ -1,4 +1,6 @@
-//! Central queues in the leaf: order, overflow, changes of policy and members, shutdown, and random input.
+//! Central queues in the leaf: order, overflow, changes of policy and members, shutdown, and random input. Under
+//! `jbsq(k=n)` a worker has at most n unanswered tasks, and further tasks wait in the pool's central queue. `cfcfs`
+//! finds the least such bound itself.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -15,7 +17,7 @@ const QUEUE: usize = 64;
 /// Id of the leaf in the configuration of the rig.
 const LEAF_ID: u16 = 9;
 
-/// Builds a leaf whose pool queues up to [`QUEUE`] tasks.
+/// Builds a leaf whose pool queues up to [`QUEUE`] tasks. Tasks beyond are dropped, or refused to their client.
 fn holding_with(policy: &str, overflow: Overflow) -> Rig {
     // Servers and client have known MAC addresses. A port holds 256 packets, and the leaf has one core.
     let mut rigs = rigs_with(policy, true, true, 256, 1, (QUEUE, overflow));
@@ -109,6 +111,7 @@ fn burst_with_replies_keeps_task_order() {
     rig.poll();
     rig.poll();
     let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
+    // The three free places go to the two oldest tasks and the first new one.
     assert_eq!(seqs, [8, 9, 10]);
     assert_held_packets(&rig, 2);
     rig.assert_accounted();
@@ -276,7 +279,7 @@ proptest! {
     ) {
         let overflow = if refuse { Overflow::Refuse } else { Overflow::Drop };
         let mut rig = holding_with(if cfcfs { "cfcfs" } else { "jbsq(k=2)" }, overflow);
-        // Number of the last task that arrived, and of the last one that left.
+        // Sequence numbers of the last task that arrived, and of the last one that left.
         let (mut seq, mut last) = (0, None);
         // By kind, `value` sets the number of tasks, the replying worker, the member, or the policy.
         for (kind, value, pause) in storm {

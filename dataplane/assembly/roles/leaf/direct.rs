@@ -1,4 +1,6 @@
-//! Direct return at the leaf: tasks that keep the client's destination, and completion reports in place of replies.
+//! Direct return at the leaf: tasks that keep the client's destination, and completion reports in place of replies. The
+//! server answers the client itself. It reports up to 30 completed tasks in a message to the leaf, each with its worker
+//! and the worker's remaining tasks.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -57,6 +59,7 @@ fn direct_task_keeps_the_clients_destination() {
         assert_eq!((datagram.src_port, datagram.dst_port), (40_000, 1234));
         let server = usize::from(header.dst - 10) / 4;
         assert_eq!(ether::dst(frame.bytes()), server_mac(server));
+        // `qlen` has two flags: 1 for a worker from the idle list, and `FULL` for one that the task fills.
         assert_eq!((header.qlen, header.seq), (1, 5), "idle, and not full without a bound");
         drop(frame);
         // The server may still answer through the leaf.
@@ -71,6 +74,7 @@ fn direct_task_keeps_the_clients_destination() {
 fn completion_reports_answer_tasks_as_replies_do() {
     for family in BOTH {
         let mut rig = direct(family, "horus");
+        // Report entries by server: each task's worker, with two remaining tasks.
         let mut of_servers = [Vec::new(), Vec::new()];
         for seq in 0..20 {
             let worker = rig.one(CLIENTS, &task(seq), WORKERS).1.dst;
@@ -104,6 +108,7 @@ fn bad_completion_reports_are_counted() {
         let worker = rig.one(CLIENTS, &task(1), WORKERS).1.dst;
         let (own, other) = (usize::from(worker - 10) / 4, 1 - usize::from(worker - 10) / 4);
         let entry = (worker, 0);
+        // Malformed: no entry, fewer entries than the header says, and more.
         for frame in [
             report_of(own, 0, &[]),
             report_of(own, 2, &[entry]),
@@ -145,7 +150,8 @@ fn task_that_fills_its_worker_is_marked() {
             let (_, header, _) = rig.one(CLIENTS, &task(seq), WORKERS);
             assert!(is_full(&header), "{header:?}");
         }
-        // Two wait. A report releases the first, which fills its worker again.
+        // All workers have two tasks, so two more tasks wait. A report of worker 12 releases the first, which fills the
+        // worker again.
         assert!(rig.through(CLIENTS, &task(16), WORKERS).is_empty());
         assert!(rig.through(CLIENTS, &task(17), WORKERS).is_empty());
         let (_, header, _) = rig.one(WORKERS, &report(0, &[(12, 1)]), WORKERS);
@@ -159,6 +165,7 @@ fn task_that_fills_its_worker_is_marked() {
 fn reports_and_replies_share_a_burst() {
     for family in BOTH {
         let mut rig = direct(family, "random");
+        // Workers of six tasks at the first server. Letters a to f name them below.
         let mut workers = Vec::new();
         while workers.len() < 6 {
             let worker = rig.one(CLIENTS, &task(1), WORKERS).1.dst;
@@ -182,6 +189,8 @@ fn reports_and_replies_share_a_burst() {
 
 #[test]
 fn later_routed_server_is_refused() {
+    // With direct return the leaf sends a task unchanged to its server's MAC address. It cannot reach a server behind a
+    // router so, because a router forwards by the IP address.
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let text = config_text(&networks, "horus", true, 1, (64, Overflow::Drop));
     let text = text.replace("policy = ", "replies = 'direct'\npolicy = ");

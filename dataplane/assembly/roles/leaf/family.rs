@@ -1,5 +1,6 @@
-//! Rigs with hosts of IPv4 or IPv6, for tests of both families. Input is converted to the rig's family, and
-//! output back. A `Rig` is one core of a leaf in memory, with the far ends of its ports (`far`).
+//! Rigs with hosts of IPv4 or IPv6, for tests of both families. Tests write IPv4 addresses and frames. The functions
+//! here translate them to the rig's family, and its frames back to IPv4. A `Rig` is one core of a leaf in memory, with
+//! the far ends of its ports (`far`).
 
 use wedjat_core::io::Buf;
 use wedjat_core::wire::arp;
@@ -9,7 +10,7 @@ use super::*;
 pub use crate::roles::translated::{BOTH, Family};
 use crate::roles::translated::{as_v4, v6};
 
-/// Parses a datagram with a task header, of either family.
+/// Parses a datagram with a task header, of either family; `None` for any other frame. The addresses are IPv4.
 pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
     let bytes = as_v4(frame.bytes());
     let datagram = udp::parse(&bytes, false).ok()?;
@@ -23,14 +24,15 @@ pub fn read_extension(frame: &Frame) -> Extension {
     Extension::parse(&bytes[udp::PAYLOAD..])
 }
 
-/// Parses ARP, or neighbour discovery as if it were ARP, and its destination.
+/// Parses an ARP frame, or a neighbour discovery frame as if it were ARP. Returns it with its destination MAC address;
+/// `None` for any other frame.
 pub fn read_arp(frame: &Frame) -> Option<(arp::Packet, Mac)> {
     let bytes = as_v4(frame.bytes());
     let is_arp = ether::ether_type(&bytes) == ether::ARP;
     arp::Packet::parse(&bytes).ok().filter(|_| is_arp).map(|packet| (packet, ether::dst(&bytes)))
 }
 
-/// Stores the client's MAC address in the neighbour table.
+/// Stores the client's MAC address in the neighbour table, so that the leaf need not resolve it.
 pub fn introduce(neighbours: &Neighbours, family: Family) {
     let slot = match family {
         Family::V4 => neighbours.insert(CLIENTS, CLIENT, 0),
@@ -48,13 +50,14 @@ impl Rig {
         }
     }
 
-    /// Delivers a frame to a port.
+    /// Delivers an IPv4 or ARP frame to a port, translated to its family. Does not poll.
     pub fn send(&mut self, port: usize, frame: &[u8]) {
         let frame = self.family(port).frame(frame);
         assert!(self.far[port].send(&frame));
     }
 
-    /// Returns the neighbour slot of a host behind a port.
+    /// Returns the slot in the neighbour table of the host with this IPv4 address, or its translation; `None` if the
+    /// leaf does not know the host.
     pub fn slot(&self, port: usize, address: u32) -> Option<Slot> {
         let neighbours = self.leaf.stages().neighbours();
         match self.family(port) {

@@ -1,5 +1,5 @@
-//! Tasks without a possible answer, tasks that are never completed, and false reports: they cost honest
-//! clients nothing lasting.
+//! Tasks without a possible answer, tasks that are never completed, and false reports. Honest clients are served beside
+//! them, and no load estimate or count stays wrong for ever.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -15,12 +15,14 @@ use wedjat_core::state::{Load, View};
 
 use super::*;
 
+/// A millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
-/// Number of other clients' tasks, whose answers are ignored.
+/// Sequence number of other clients' tasks, whose answers are ignored.
 const OTHERS: u16 = u16::MAX;
 
 /// Eight workers with FIFO service, one millisecond per task.
 struct Workers {
+    /// Leaf that schedules their tasks.
     rig: Rig,
     /// Completion time, client and number of each worker's tasks.
     queues: Vec<std::collections::VecDeque<(u64, u32, u16)>>,
@@ -54,8 +56,8 @@ impl Workers {
         self.rig.leaf.stages().dispatcher(0).unwrap().view()
     }
 
-    /// Delivers a packet and advances the time in steps of 50 microseconds. Workers accept tasks and answer
-    /// completed ones.
+    /// Delivers a client's packet, if any, and advances the time by 50 microseconds. Workers accept tasks and answer
+    /// completed ones. The packets of a task that is not complete wait at the worker.
     fn step(&mut self, frame: Option<&[u8]>) {
         if let Some(frame) = frame {
             assert!(self.rig.far[CLIENTS].send(frame));
@@ -73,14 +75,16 @@ impl Workers {
             let start = queue.back().map_or(now, |last| last.0.max(now));
             queue.push_back((start + MS, datagram.src, header.seq));
         }
-        for at in 0..8 {
-            while self.queues[at].front().is_some_and(|first| first.0 <= now) {
-                let (_, client, seq) = self.queues[at].pop_front().unwrap();
+        for worker in 0..8 {
+            while self.queues[worker].front().is_some_and(|first| first.0 <= now) {
+                let (_, client, seq) = self.queues[worker].pop_front().unwrap();
                 assert_eq!(client, CLIENT, "no other task is one that a worker can answer");
-                let left =
-                    self.false_queue.filter(|_| at == 0).unwrap_or(self.queues[at].len() as u16);
-                let header = Header { seq, ..done(10 + at as u16, left) };
-                assert!(self.rig.far[WORKERS].send(&reply_from(SERVERS[at / 4], header)));
+                let left = self
+                    .false_queue
+                    .filter(|_| worker == 0)
+                    .unwrap_or(self.queues[worker].len() as u16);
+                let header = Header { seq, ..done(10 + worker as u16, left) };
+                assert!(self.rig.far[WORKERS].send(&reply_from(SERVERS[worker / 4], header)));
             }
         }
         self.rig.poll();
@@ -95,15 +99,15 @@ impl Workers {
     /// argument is the number of the step, 100 per task. Returns the response times in ascending order.
     fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
         let mut sent = Vec::new();
-        for at in 0..tasks {
+        for seq in 0..tasks {
             sent.push(self.rig.now);
-            self.step(Some(&task(at)));
+            self.step(Some(&task(seq)));
             for step in 0..99 {
-                let frame = attack(u32::from(at) * 100 + step);
+                let frame = attack(u32::from(seq) * 100 + step);
                 self.step(frame.as_deref());
             }
         }
-        // Time for all answers.
+        // 20 ms, in which all answers arrive.
         (0..400).for_each(|_| self.step(None));
         let honest = self.answered.iter().filter(|&&(seq, _)| seq < tasks);
         let mut times: Vec<_> = honest.map(|&(seq, at)| at - sent[usize::from(seq)]).collect();
@@ -117,21 +121,21 @@ impl Workers {
     }
 }
 
-/// Returns the first packet of a task that is never completed.
+/// Returns the first packet of a task from this source, whose further packets never follow.
 fn unfinished_task(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header { more: true, ..Header::new_task(7, seq) }.emit(&mut payload);
     frame(&Flow { src: source, ..client_flow() }, &payload)
 }
 
-/// Returns a complete task from a source that no reply can reach.
+/// Returns a complete task from this source, which no reply can reach.
 fn unanswerable_task(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header::new_task(7, seq).emit(&mut payload);
     frame(&Flow { src: source, ..client_flow() }, &payload)
 }
 
-/// Returns all policies of leaves.
+/// Returns the names of all policies of leaves.
 fn policies() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name)
 }
@@ -155,6 +159,7 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
             })
         });
         assert_eq!(times.len(), 40, "{policy}: {:?}", workers.rig.drops());
+        // The longest response time.
         assert!(times[39] <= 2 * alone[39], "{policy}: {} instead of {}", times[39], alone[39]);
         assert_eq!(workers.outstanding(), 0, "{policy}: no count leaks");
         assert_eq!(workers.rig.count(Gauge::Queued), 0, "{policy}");
@@ -171,6 +176,7 @@ fn source_is_bounded_in_unfinished_tasks() {
     for at in 0..40 {
         drop(workers.rig.through(CLIENTS, &unfinished_task(CLIENT, at), WORKERS));
     }
+    // 40 tasks, of which 16 are permitted (`multi_packet_per_source`).
     assert_eq!(workers.rig.drops(), [("multi_packet_bound", 24)]);
     workers.rig.assert_accounted();
 }
@@ -178,6 +184,8 @@ fn source_is_bounded_in_unfinished_tasks() {
 // promise: trust.2
 #[test]
 fn completed_task_regains_its_place() {
+    // Each worker has one place. A complete task may take the place of an incomplete one, which is then over the bound
+    // if its rest arrives after all.
     let mut workers = Workers::new("jbsq(k=1)");
     for at in 0..8 {
         workers.step(Some(&unfinished_task(CLIENT, at)));
@@ -213,7 +221,7 @@ fn excessive_load_report_expires() {
             assert_eq!(believed, 0, "{policy}: nothing was sent to it");
         }
         workers.serve(60, |at| (at % 10 == 0).then(|| task(OTHERS)));
-        // Its fair part of about 660 tasks is 82.
+        // 60 tasks of the client and 600 of others. Worker 0's fair part of them is 82.
         assert!(workers.task_counts[0] > 20, "{policy}: {:?}", workers.task_counts);
         workers.rig.assert_accounted();
     }
@@ -274,6 +282,7 @@ fn lost_tasks_are_written_off_under_every_policy() {
 
 #[test]
 fn many_doubted_workers_count_their_sent_tasks() {
+    // 1024 workers, and six tasks for each.
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let text = config_text(&networks, "round-robin", true, 1, (64, Overflow::Drop));
     let text = text.replace("'10-13'", "'10-521'").replace("'14-17'", "'522-1033'");

@@ -1,4 +1,6 @@
-//! Histograms of the leaf: times in the queue, ages of load reports, and times of decisions.
+//! Histograms of the leaf: times in the queue, ages of load reports, and times of decisions. The leaf samples one burst
+//! in 1024: it measures the time of its decision by a stopwatch, and then *watches* the worker of its task until that
+//! worker's second report. At each task for a watched worker it records the age of the worker's last report.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -16,7 +18,7 @@ use wedjat_core::state::histogram::HistogramSnapshot;
 
 use super::*;
 
-/// Returns the ages of load reports, and the times in the queue.
+/// Returns the histograms of pool 7: the ages of load reports, and the times in the queue.
 fn histograms(rig: &Rig) -> [HistogramSnapshot; 2] {
     rig.leaf.stages().dispatcher(0).unwrap().view().histograms()
 }
@@ -106,10 +108,11 @@ fn age_grows_until_the_next_report() {
     for seq in 0..1024 {
         rig.one(CLIENTS, &task(seq), WORKERS);
     }
-    // The worker is watched now. Its age is unknown until its first report.
+    // The leaf watches the worker now. The age of its last report is unknown until its first report.
     rig.one(CLIENTS, &task(0), WORKERS);
     assert_eq!(histograms(&rig)[0].count, 0);
     rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    // Each task records the time since the report at `reported`.
     let (reported, mut sum_ns) = (rig.now, 0);
     for (count, wait) in (1..).zip([0, 15_000, 2_000_000]) {
         rig.wait(wait);

@@ -1,4 +1,7 @@
-//! A leaf below a spine: its signals and their times, the service address, and the spine's messages.
+//! A leaf below a spine: its signals and their times, the service address, and the spine's messages. A spine forwards
+//! clients' tasks to leaves. A *signal* is the leaf's message to the spine about a pool: the leaf's number of workers,
+//! and their average load. `IdleAdd` and `IdleRemove` also say whether the leaf has idle workers, and `KeepAlive` is a
+//! heartbeat. Clients send tasks to the pool's *service address*, from which the leaf answers.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays client, spine and servers at the far ends of its ports
 //! `CLIENTS` and `WORKERS`. `through` sends a packet to a port, polls the leaf 1 us later and returns all frames of
@@ -17,6 +20,7 @@ const SPINE: u32 = 0x0A00_0103;
 const SPINE_MAC: Mac = Mac([2, 0, 0, 0, 1, 3]);
 /// Service address of pool 7, 10.0.1.200.
 const SERVICE: u32 = 0x0A00_01C8;
+/// A millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
 
 /// Returns the configuration of a leaf with four workers (10 to 13) and a spine; `more` are lines of the pool.
@@ -26,11 +30,11 @@ fn text(family: Family, policy: &str, more: &str) -> String {
          [[spine]]\nid = 90\nip = '10.0.1.3'\n\
          [[pool]]\nid = 7\npolicy = '{policy}'\nservice = '10.0.1.200'\nspine = 90\n{more}\n"
     );
-    for (at, side) in ["clients", "workers"].iter().enumerate() {
+    for (port, side) in ["clients", "workers"].iter().enumerate() {
         text += &format!(
-            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
-            at + 1,
-            LEAF_MACS[at]
+            "[[port]]\ndevice = 'net_ring{port}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            port + 1,
+            LEAF_MACS[port]
         );
     }
     text += &format!(
@@ -167,7 +171,8 @@ fn spine_gets_idle_and_load_signals() {
         for seq in 4..12 {
             assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(seq, false)), []);
         }
-        // Twelve tasks arrived. One worker reports two tasks; the remaining ones keep their estimates.
+        // Twelve tasks arrived, three for each worker. Worker 10 reports two tasks; the remaining ones keep their
+        // estimates, so the average changes by too little for a signal.
         let reply_of = |worker, queue| reply(worker, queue);
         assert_eq!(rig.signals_after(WORKERS, &reply_of(10, 2)), []);
         let mut signals = Vec::new();
@@ -177,7 +182,7 @@ fn spine_gets_idle_and_load_signals() {
         for (at, (code, number, workers, _)) in signals.iter().enumerate() {
             assert_eq!((*code, usize::from(*number), *workers), (Code::LoadUpdate, 3 + at, 4));
         }
-        // Each has one, and the spine's estimate is off by less than one.
+        // Each worker has one task, and the average in the last signal is off by less than one.
         let (.., load) = signals.last().unwrap();
         assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
         for worker in [10, 11] {
@@ -218,6 +223,7 @@ fn other_signal_rules_send_replies_or_heartbeats() {
         assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(0, false)), []);
         let (_, header, _) = rig.one(CLIENTS, &forwarded_task(1, false), WORKERS);
         let signals = rig.signals_after(WORKERS, &reply(header.dst, 2));
+        // Two tasks at one of four workers: an average of 0.5, in 16.16 fixed point.
         assert_eq!(signals, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
         for (rules, policy, expected_code) in
             [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
@@ -316,7 +322,7 @@ fn spine_mac_address_is_resolved_separately() {
     }
 }
 
-/// Address of a second spine.
+/// Address of a second spine, 10.0.1.4.
 const OTHER: u32 = 0x0A00_0104;
 
 /// Builds a leaf without a spine, and its control.
@@ -327,7 +333,7 @@ fn without_spine(family: Family, policy: &str) -> (Rig, Control) {
     (rigs.remove(0), control)
 }
 
-/// Resolves a spine that the node is linked to.
+/// Enters the MAC address of a spine that the node is linked to, so that the leaf need not ask for it.
 fn resolve_spine(rig: &Rig, spine: u32) {
     let slot = rig.slot(CLIENTS, spine).unwrap();
     rig.leaf.stages().neighbours().set_static(slot, SPINE_MAC);
@@ -411,7 +417,7 @@ fn drained_rack_finishes_tasks_in_flight() {
             signals.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
             "{signals:?}"
         );
-        // Sent by the spine before it learned of the drain.
+        // Tasks that the spine sent before it learned of the drain are still served, for a while.
         drop(rig.one(CLIENTS, &forwarded_task(4, false), WORKERS));
         rig.wait(10 * MS);
         drop(rig.one(CLIENTS, &forwarded_task(5, false), WORKERS));

@@ -1,4 +1,7 @@
-//! Neighbours of the leaf: learning of addresses, probing of hosts, and loss of hosts.
+//! Neighbours of the leaf: learning of MAC addresses, probing of hosts, and loss of hosts. The leaf asks for a MAC
+//! address by ARP. It probes a known host by a question to the known address, and asks all hosts only if that stays
+//! silent. A claim is any packet by which a host claims an IP address; it does not change an address that still
+//! answers.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -15,7 +18,9 @@ use wedjat_core::state::MemberPresence;
 
 use super::*;
 
+/// MAC address of a host that is neither the client nor a server.
 const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
+/// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns an ARP reply of a server, or of a host that claims its address.
@@ -26,7 +31,8 @@ fn answer(server: usize, mac: Mac) -> Vec<u8> {
     frame
 }
 
-/// Returns an ARP request for the leaf's address by a client, or by a host that claims the client's address.
+/// Returns an ARP request for the leaf's address by the client `from` at this MAC address, or by a host that claims the
+/// client's address.
 fn request(from: u32, mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     arp::Packet::request(mac, from, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
@@ -102,10 +108,11 @@ fn a_client_is_known_by_its_tasks() {
 fn moved_server_is_found() {
     let mut rig = rig_with("round-robin", false, true, 256);
     rig.resolve_servers();
-    // Server 1 no longer answers: its machine was replaced.
+    // Server 1 was replaced by a machine with another MAC address, so questions to the old one are not answered.
+    // Workers below 14 are on server 0, which answers.
     let mut questions = Vec::new();
-    for at in 0..300 {
-        let sent = rig.through(CLIENTS, &task(at), WORKERS);
+    for seq in 0..300 {
+        let sent = rig.through(CLIENTS, &task(seq), WORKERS);
         let workers = sent.iter().filter_map(|frame| {
             let datagram = udp::parse(frame.bytes(), false).ok()?;
             Some(Header::parse(&frame.bytes()[datagram.payload()..]).unwrap().dst)
@@ -384,12 +391,14 @@ fn invalid_mac_addresses_are_never_learnt() {
 #[test]
 fn invented_hosts_exclude_no_host() {
     let mut rig = rig_with("horus", true, false, 256);
+    // Addresses 10.0.1.3 to 10.0.1.202.
     let invented = |at: u32| 0x0A00_0103 + at % 200;
     for at in 0..20_000_u32 {
         let mac = Mac([2, 1, 0, (at >> 16) as u8, (at >> 8) as u8, at as u8]);
         assert!(rig.far[CLIENTS].send(&request(invented(at), mac)));
         // Replies to clients that do not exist need entries, too.
         let mut reply = reply(10, 0);
+        // Bytes 30 to 33 are the destination address; 24 and 40 begin the checksums of IPv4 and UDP.
         let client = invented(at / 3).to_be_bytes();
         reply[30..34].copy_from_slice(&client);
         reply[24..26].fill(0);

@@ -1,5 +1,7 @@
-//! Workers that register, fall silent and come back, and workers that claim a false identity. The leaf
-//! excludes a silent worker after 100 ms.
+//! Workers that register, fall silent and come back, and workers that claim a false identity. The presence of a worker
+//! is its state at the leaf: configured (needs no registration), unregistered, registered, silent, or unreachable (its
+//! server does not answer). The leaf sends tasks to configured and registered workers only. It excludes a worker after
+//! 100 ms of silence.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -17,7 +19,8 @@ use wedjat_core::wire::address::Address;
 
 use super::*;
 
-/// Returns a message from a server to the leaf itself. It always has the MAC address of the first server.
+/// Returns a message with this header from a server's IP address to the leaf itself. Its source MAC address is always
+/// the first server's.
 pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = vec![0xEF; header.len() + 3];
     header.emit(&mut payload);
@@ -83,7 +86,7 @@ impl Rig {
         self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(member_of(worker)))
     }
 
-    /// Advances time in steps of 10 ms, with keep-alives of these workers.
+    /// Advances time by `ns` in steps of 10 ms, with keep-alives of these workers and silence of the rest.
     fn pass_with_keep_alives(&mut self, ns: u64, workers: &[u16]) {
         for _ in 0..ns / 10_000_000 {
             for &worker in workers {
@@ -239,6 +242,7 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         rig.send_message(&join(13, 0));
         rig.pass_with_keep_alives(150_000_000, &[12, 13]);
         assert!(rig.is_active(12) && rig.is_active(13));
+        // Three unanswered tasks for worker 12.
         let before = rig.outstanding(member_of(12));
         while rig.outstanding(member_of(12)) < before + 3 {
             rig.chosen(1);
@@ -287,6 +291,7 @@ fn stalled_leaf_excludes_no_worker() {
     let mut rig = registering("random");
     rig.send_message(&join(12, 0));
     rig.pass_with_keep_alives(50_000_000, &[12]);
+    // The leaf is not polled for 500 ms.
     rig.wait(500_000_000);
     assert!(rig.is_active(12), "the leaf could not receive keep-alives meanwhile");
     rig.pass_with_keep_alives(90_000_000, &[]);
@@ -301,6 +306,7 @@ fn stalled_leaf_excludes_no_worker() {
 fn every_policy_skips_and_readmits_silent_workers() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         let mut rig = registering(entry.name);
+        // Answers the tasks in these frames, and returns their workers.
         let answer = |rig: &mut Rig, frames: Vec<Frame>| {
             let mut workers = Vec::new();
             for frame in frames {
@@ -313,6 +319,7 @@ fn every_policy_skips_and_readmits_silent_workers() {
             rig.receive(CLIENTS);
             workers
         };
+        // Sends 300 tasks, each of which is answered, and returns their workers.
         let run = |rig: &mut Rig| {
             let mut workers = Vec::new();
             for seq in 0..300 {
@@ -443,6 +450,7 @@ fn unknown_workers_are_reported_on_request() {
     let mut rig = registering("horus");
     let newcomers = Arc::new(ArrayQueue::new(2));
     let header = Header::worker_id(7, 9, 0, 1);
+    // Worker 9 is not configured. Without a queue the leaf only drops its registration.
     rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
     rig.leaf.stages_mut().set_unknown_workers(Arc::clone(&newcomers));
     rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
@@ -473,6 +481,7 @@ fn unregistered_worker_gets_no_task() {
         let mut rig = registering(entry.name);
         assert!((10..18).all(|worker| rig.presence(worker) == MemberPresence::Unregistered));
         assert!(rig.through(CLIENTS, &task(0), WORKERS).is_empty(), "{}", entry.name);
+        // Number of waiting tasks, 0 or 1.
         let waits = rig.count(Gauge::Queued);
         let dropped = if waits == 0 { vec![("no_member", 1)] } else { Vec::new() };
         assert_eq!(rig.drops(), dropped, "{}", entry.name);

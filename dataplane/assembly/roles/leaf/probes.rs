@@ -1,4 +1,6 @@
-//! Pools whose policy probes workers: the probed workers, and the time that a task waits for answers.
+//! Pools whose policy probes workers: the probed workers, and the time that a task waits for answers. A probe asks a
+//! worker for its queue length. The task waits in the pool's queue, at most 2 ms, until all probed workers have
+//! answered.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -24,7 +26,7 @@ fn probing_rig(family: Family, policy: &str) -> Rig {
     rig
 }
 
-/// Separates the frames to workers: probes and tasks.
+/// Returns the headers of frames to workers: first those of probes, then those of tasks.
 fn sent(frames: Vec<Frame>) -> (Vec<Header>, Vec<Header>) {
     let header = |frame: &Frame| family::read(frame).unwrap().1;
     frames.iter().map(header).partition(|header| header.code == Code::QueueProbe)
@@ -36,14 +38,14 @@ fn answer(probe: &Header, tasks: u16) -> Vec<u8> {
 }
 
 impl Rig {
-    /// Delivers a task, and returns its probes.
+    /// Delivers a task, and returns its probes. Checks that no task is sent yet.
     fn probes_for_task(&mut self, seq: u16) -> Vec<Header> {
         let (probes, tasks) = sent(self.through(CLIENTS, &task(seq), WORKERS));
         assert_eq!(tasks, []);
         probes
     }
 
-    /// Delivers a worker's answer, and returns the tasks sent then.
+    /// Delivers a worker's answer with its queue length, and returns the tasks that the leaf then sends.
     fn tasks_after_answer(&mut self, probe: &Header, queue: u16) -> Vec<Header> {
         sent(self.through(WORKERS, &answer(probe, queue), WORKERS)).1
     }
@@ -70,7 +72,8 @@ fn task_waits_for_answers_and_takes_shortest_queue() {
                 assert_eq!((released.len(), released[0].seq), (1, seq), "{policy}");
                 by_answer += u16::from(released[0].dst == probes[1].dst);
             }
-            // LSQ may know of a third worker that is equally idle; ppot may draw one twice.
+            // Under jsq the task always goes to the worker that answered 0. The lsq policies also consider estimates of
+            // workers that were not probed, and ppot may draw the same worker twice, so these choose it less often.
             assert!(
                 by_answer >= if policy.starts_with("jsq") { 40 } else { 10 },
                 "{policy}: {by_answer}"
@@ -101,11 +104,11 @@ fn tasks_sent_after_the_probe_count() {
         }
         assert_eq!(released.iter().map(|task| task.seq).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(released[0].dst, 12);
-        // After the first task its estimate equals the queue of one at each other worker. It may get a second task, but no
-        // third.
+        // After the first task its estimate equals the queue of one at each other worker. It may get a second task, but
+        // no third.
         let to_12 = released.iter().filter(|task| task.dst == 12).count();
         assert!(to_12 <= 2, "{released:?}");
-        // Probed after those were sent, it includes them in its answer.
+        // The next probe reaches worker 12 after those tasks. Its answer includes them, so they do not count twice.
         let probes = rig.probes_for_task(3);
         let mut released = Vec::new();
         for probe in &probes {
@@ -127,6 +130,7 @@ fn task_proceeds_without_missing_answers() {
         assert_eq!(rig.tasks_after_answer(&first[0], 5), []);
         assert_eq!(rig.tasks_after_answer(&second[0], 0), []);
         assert_eq!(rig.tasks_after_answer(&second[1], 0), [], "the one before it waits");
+        // After 1 ms both tasks still wait; after 2 ms they proceed with the answers that the leaf has.
         rig.wait(1_000_000);
         assert_eq!(sent(rig.receive(WORKERS)).1, []);
         for _ in 0..3 {
@@ -134,7 +138,7 @@ fn task_proceeds_without_missing_answers() {
         }
         let (_, released) = sent(rig.receive(WORKERS));
         assert_eq!(released.iter().map(|task| task.seq).collect::<Vec<_>>(), [1, 2]);
-        // Too late, repeated, and never requested.
+        // These answers are too late, repeated, and never requested.
         for probe in [&first[1], &second[1], &Header::queue_probe(7, 9, 12, 999)] {
             assert_eq!(rig.tasks_after_answer(probe, 0), []);
         }
@@ -159,7 +163,8 @@ fn packets_of_a_probing_task_share_a_worker() {
         };
         let (probes, tasks) = sent(rig.through(CLIENTS, &several(Code::NewTask, true), WORKERS));
         assert_eq!((probes.len(), tasks.len()), (2, 0));
-        // Next in the queue: it probes as well, although it will follow.
+        // The task's second packet waits behind the first. It also causes probes, although it must go to the worker of
+        // the first packet.
         let (more, tasks) =
             sent(rig.through(CLIENTS, &several(Code::TaskContinuation, false), WORKERS));
         assert_eq!(tasks, []);
@@ -195,6 +200,7 @@ fn tasks_wait_for_workers_to_appear() {
 fn no_more_tasks_ask_than_may_wait() {
     for family in BOTH {
         let mut rig = probing_rig(family, "jsq(d=2)");
+        // The queue holds 64 tasks. Tasks beyond it are dropped without probes.
         let probes_of_tasks: Vec<_> = (0..70).map(|seq| rig.probes_for_task(seq)).collect();
         assert_eq!(probes_of_tasks.iter().filter(|probes| !probes.is_empty()).count(), 64);
         assert_eq!(rig.drops(), [("queue_full", 6)]);
@@ -223,6 +229,7 @@ fn unsolicited_probe_answers_are_refused() {
             assert!(rig.drops().contains(&(reason, 1)), "{reason}: {:?}", rig.drops());
         }
         assert_eq!(rig.count(Counter::ProbeAnswers), 0);
+        // This policy does not probe.
         let mut rig = rig_of(family, "lsq-update");
         rig.leaf.stages_mut().set_reports(0, Reports::Messages);
         drop(rig.through(WORKERS, &answer(probe, 0), WORKERS));

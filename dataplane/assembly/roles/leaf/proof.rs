@@ -1,4 +1,6 @@
-//! A pool with a key: the leaf, and an agent with that key, another key, or none, joined only by packets.
+//! A pool with a key: the leaf, and an agent with that key, another key, or none, joined only by packets. The agent of
+//! a server signs its packets with the key: it adds a *proof*, a sequence number and a tag over the fields that the
+//! leaf uses. The leaf refuses a packet with a wrong tag, without a proof, or with a sequence number that it has seen.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -26,7 +28,7 @@ fn key(byte: u8) -> Key {
     Key::new([byte; KEY_LEN])
 }
 
-/// Address family of leaf, agent and client.
+/// Address family of leaf, agent and client. Frames are built in that family, not translated as by `family::Family`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V4,
@@ -36,7 +38,8 @@ enum Family {
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
-    /// Same as [`Family::leaf`], with one core and servers that answer the clients themselves.
+    /// Same as [`Family::leaf`], with one core and servers that answer the clients themselves and send completion
+    /// reports.
     fn direct_leaf(self, key: Option<Key>) -> Rig {
         let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
         let text = match self {
@@ -67,7 +70,7 @@ impl Family {
         rigs
     }
 
-    /// Returns the first server's report of a completion by worker 10, signed with this key if there is one.
+    /// Returns a forged report of the first server: worker 10 completed a task. It is signed with this key, if any.
     fn forged_report(self, key: Option<Key>) -> Vec<u8> {
         let authenticated = key.is_some();
         let header = Header { authenticated, ..Header::completions(7, 10, 1, 9) };
@@ -83,7 +86,7 @@ impl Family {
             src_port: 1234,
             dst_port: 1234,
         };
-        let sequence = 99_000_000;
+        let sequence = 99_000_000; // above all that the server has used
         match self {
             Self::V4 => {
                 key.iter().for_each(|key| {
@@ -98,6 +101,7 @@ impl Family {
                 });
                 let Flow { src_mac, dst_mac, src_port, dst_port, .. } = flow;
                 let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
+                // The IPv4 addresses of the inner frame are arbitrary: only its payload is used.
                 over_ipv6(&frame(&Flow { src: 1, dst: 2, ..client_flow() }, &payload), &flow)
             }
         }
@@ -116,7 +120,7 @@ impl Family {
         Header::parse(&frame[self.payload()..]).unwrap()
     }
 
-    /// Returns a client's task.
+    /// Returns a client's packet with this task header.
     fn task(self, header: Header) -> Vec<u8> {
         match self {
             Self::V4 => task_of(header),
@@ -149,7 +153,7 @@ impl Family {
     }
 }
 
-/// Returns a frame with the same payload over IPv6.
+/// Returns an IPv6 frame of `flow` with the payload of this IPv4 frame.
 fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
     let payload = &frame[udp::PAYLOAD..];
     let mut frame = vec![0; udp::PAYLOAD_V6 + payload.len()];
@@ -158,12 +162,12 @@ fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
     frame
 }
 
-/// Returns true for a question for a MAC address.
+/// Returns true if the frame asks for or announces a MAC address, by ARP or neighbour discovery.
 fn is_question(frame: &[u8]) -> bool {
     arp::Packet::parse(frame).is_ok() || ndp::Packet::parse(frame).is_ok()
 }
 
-/// Returns an IPv6 frame with the right UDP checksum.
+/// Returns the IPv6 frame, altered before, with the right UDP checksum. Both UDP ports become 1234.
 fn with_checksum(frame: Vec<u8>) -> Vec<u8> {
     let packet = &frame[ether::LEN..];
     let flow = Flow {
@@ -182,8 +186,11 @@ fn with_checksum(frame: Vec<u8>) -> Vec<u8> {
 /// Agent of the first server, with its workers 10 to 13 attached.
 struct Server {
     agent: Agent<RingPort, FramePool>,
+    /// Far end of the agent's port.
     wire: RingPort,
+    /// Workers' ends of their channels to the agent.
     worker_ends: Vec<WorkerEnd>,
+    /// Region to which the workers attach.
     handles: AgentHandles,
     /// Time in ticks of a microsecond.
     now: u64,
@@ -234,7 +241,7 @@ impl Server {
         self.agent.poll(self.now);
     }
 
-    /// Receives these packets and does their tasks. Returns the packets sent.
+    /// Delivers these packets to the agent and lets the workers serve their tasks. Returns the agent's packets.
     fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in frames {
             assert!(self.wire.send(frame));
@@ -357,12 +364,14 @@ fn completion_reports_are_proved_as_replies_are() {
             }
             sent.extend(frames);
         }
+        // Frames of the agent with this code. The task header has 11 bytes.
         let codes = |code: Code| {
             let is_datagram = |frame: &&Vec<u8>| frame.len() >= family.payload() + 11;
             let datagrams = sent.iter().filter(is_datagram).filter(|frame| !is_question(frame));
             datagrams.filter(move |frame| family.header(frame).code == code).collect::<Vec<_>>()
         };
-        // The first reply passes the leaf, signed. All others go to the client, without a proof.
+        // The agent does not know the next hop to the client yet, so its first reply passes the leaf, signed. All
+        // others go to the client, without a proof.
         let replies = codes(Code::TaskDoneIdle);
         let is_signed = |frame: &&&Vec<u8>| family.header(frame).authenticated;
         assert_eq!(replies.iter().filter(is_signed).count(), 1);
@@ -379,7 +388,8 @@ fn completion_reports_are_proved_as_replies_are() {
             }
             frame
         };
-        // The number of remaining tasks and the service time of the first entry, behind header and proof.
+        // Offset of the entries, behind header (11 bytes) and proof (16). Bytes 3 and 7 of the first entry belong to
+        // the number of remaining tasks and the service time.
         let entries = family.payload() + 11 + 16;
         for (frame, reason) in [
             (&altered(entries + 3), "auth_tag"),
@@ -467,6 +477,7 @@ fn replayed_packet_is_refused_on_every_core() {
         let messages = register(&mut cores[0], &mut server);
         let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
         for rig in &mut cores {
+            // The first core has accepted these messages already, and the cores share the numbers of accepted ones.
             // Replays count neither as registrations nor as keep-alives.
             let before =
                 [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));

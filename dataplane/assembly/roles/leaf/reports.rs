@@ -41,13 +41,14 @@ impl Rig {
         assert!(self.through(WORKERS, frame, WORKERS).is_empty(), "the leaf does not answer");
     }
 
-    /// Returns the estimated tasks of a worker. [`Rig::outstanding`] takes a member.
+    /// Returns the leaf's estimate of a worker's tasks. The parameter is the worker's id; [`Rig::outstanding`] takes
+    /// its index in the pool.
     fn estimated(&self, worker: u16) -> u64 {
-        // 16.16 fixed point
+        // The view has 16.16 fixed point numbers.
         self.leaf.stages().dispatcher(0).unwrap().view().estimated_load(Member(worker - 10)) >> 16
     }
 
-    /// Sends a task. Returns the worker that it goes to.
+    /// Sends a task with this sequence number. Returns the worker to which the leaf sends it.
     fn pick(&mut self, seq: u16) -> u16 {
         self.one(CLIENTS, &task(seq), WORKERS).1.dst
     }
@@ -67,7 +68,8 @@ fn replies_tell_nothing_and_reports_do() {
             (1, 0),
             "the reply ended the task"
         );
-        // All workers except this one have lower estimates until their reports of 3 tasks arrive.
+        // All workers except this one have lower estimates until their reports of 3 tasks arrive. Then this one has the
+        // lowest, 1, and gets the next task. Its own report of no task makes it the choice for two more.
         for other in (10..18).filter(|&other| other != worker) {
             rig.send_unanswered(&report(other, 3, 1));
             assert_eq!(rig.estimated(other), 3);

@@ -1,7 +1,7 @@
 //! A port shared by clients and workers, and a port for workers only.
 //!
-//! On the shared port a client might send from the IP address of a worker's server. There the leaf also checks that a
-//! worker's packet comes from the server's MAC address.
+//! On the shared port a client might forge a worker's packet, from the IP address of the worker's server. There the
+//! leaf also checks that a worker's packet comes from the server's MAC address.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -46,8 +46,8 @@ fn messages() -> [(&'static str, Vec<u8>); 3] {
 #[test]
 fn shared_port_requires_the_servers_mac_address() {
     for (name, message) in messages() {
-        // Alone, a reply takes the fast path. Behind a packet that this path does not handle, it takes the slow one, as
-        // registrations and keep-alives always do.
+        // The fast path handles common packets, a burst at a time. Alone, a reply takes it. Behind a packet that this
+        // path does not handle, it takes the slow one, as registrations and keep-alives always do.
         for behind_another in [false, true] {
             let mut rig = shared("jsq", true, true);
             let forged = sent_by(OTHER_MAC, message.clone());

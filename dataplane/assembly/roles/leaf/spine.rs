@@ -1,4 +1,7 @@
-//! A spine: tasks to leaves by their signals, and treatment of leaves with missing or invalid signals.
+//! A spine: tasks to leaves by their signals, and treatment of leaves with missing or invalid signals. A spine
+//! schedules tasks over leaves, which are the members of its pools. A *signal* is a leaf's message about a pool: the
+//! leaf's number of workers, their average load, and whether it has idle workers. Clients send tasks to a pool's
+//! *service address*.
 //!
 //! A `Rig` is one core of a spine in memory; the test plays client and leaves at the far ends of its ports `CLIENTS`
 //! and `WORKERS`. `through` and `one` send a packet to a port, poll the spine 1 us later and receive from another port.
@@ -15,6 +18,7 @@ use super::*;
 const SERVICE: u32 = 0x0A00_01C8;
 /// Ids of the leaves. Their addresses are those of [`SERVERS`].
 const LEAVES: [u16; 2] = [40, 41];
+/// A millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
 
 /// Returns the configuration of a spine: pool 7 at both leaves, and pool 8 at the second.
@@ -25,11 +29,11 @@ fn text(family: Family, policy: &str, cores: usize) -> String {
          [[pool]]\nid = 7\nservice = '10.0.1.200'\npolicy = '{policy}'\n\
          [[pool]]\nid = 8\npolicy = '{policy}'\n"
     );
-    for (at, side) in ["clients", "workers"].iter().enumerate() {
+    for (port, side) in ["clients", "workers"].iter().enumerate() {
         text += &format!(
-            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
-            at + 1,
-            LEAF_MACS[at]
+            "[[port]]\ndevice = 'net_ring{port}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            port + 1,
+            LEAF_MACS[port]
         );
     }
     for (leaf, pool, workers) in [(0, 7, 4), (1, 7, 8), (1, 8, 3)] {
@@ -54,7 +58,7 @@ fn spine(family: Family, policy: &str) -> Rig {
     spines(family, policy, 1).remove(0)
 }
 
-/// Returns a task of the service's clients.
+/// Returns a client's task for pool 7, to its service address.
 fn client_task(seq: u16) -> Vec<u8> {
     service_task(Header::new_task(7, seq))
 }
@@ -66,12 +70,13 @@ fn service_task(header: Header) -> Vec<u8> {
     frame(&Flow { dst: SERVICE, ..client_flow() }, &payload)
 }
 
-/// Returns a leaf's signal about pool 7, with its number of workers and their average load.
+/// Returns a leaf's signal about pool 7, with its number of workers and their average load. The leaf is given by its
+/// index, and `number` rises with each signal.
 fn signal_frame(leaf: usize, code: Code, number: u16, workers: u16, average: Load) -> Vec<u8> {
     signal_from(leaf, Header::signal(code, 7, LEAVES[leaf], number), (workers, average))
 }
 
-/// Returns a leaf's signal with this header: number of workers and average load.
+/// Returns a leaf's signal with this header. The extension has the number of workers (`class`) and the average load.
 fn signal_from(leaf: usize, header: Header, (class, average): (u16, Load)) -> Vec<u8> {
     let mut payload = vec![0; header.len()];
     header.emit(&mut payload);
@@ -105,7 +110,7 @@ impl Rig {
         self.receive(WORKERS).into_iter().filter_map(parse).collect()
     }
 
-    /// Delivers tasks, and returns the sent ones.
+    /// Delivers tasks to the service address, and returns the sent ones as [`Rig::tasks_to_leaves`] does.
     fn ask(&mut self, tasks: u16) -> Vec<(u16, u16)> {
         drop(self.receive(WORKERS));
         for seq in 0..tasks {
@@ -115,13 +120,13 @@ impl Rig {
         self.tasks_to_leaves()
     }
 
-    /// Returns a leaf's presence, and whether it gets tasks.
+    /// Returns the presence in pool 7 of the leaf with this index, and whether it gets tasks.
     fn leaf(&self, leaf: u16) -> (MemberPresence, bool) {
         let view = self.leaf.stages().dispatcher(0).unwrap().view();
         (view.presence(Member(leaf)), view.is_active(Member(leaf)))
     }
 
-    /// Returns the average load that a leaf reported.
+    /// Returns the average load that the leaf with this index reported for pool 7.
     fn load(&self, leaf: u16) -> Load {
         self.leaf.stages().dispatcher(0).unwrap().view().load(Member(leaf))
     }
@@ -320,6 +325,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
             out_after += 1;
             assert!(out_after <= 500, "within 50 ms");
         }
+        // Steps of 0.1 ms: 500 are 50 ms, and 299 about 30 ms.
         assert!(out_after >= 299, "not before 30 ms: {out_after}");
         assert_eq!(rig.leaf(0), (MemberPresence::Silent, false));
         // Lost are this leaf, and the second one in pool 8, which had no signals. Written off are 1.5 tasks, the
@@ -342,6 +348,7 @@ fn silent_and_empty_leaves_get_no_tasks() {
         let mut rig = spine(family, "random");
         rig.wait(MS / 10);
         let mut number = 0;
+        // The second leaf reports five workers for 25 ms, and then none. The first leaf is silent.
         for at in 0..500 {
             number += 1;
             let workers = if at < 250 { 5 } else { 0 };

@@ -1,7 +1,10 @@
 //! IPv6: tasks and replies, neighbour discovery in place of ARP, and refused packets.
 //!
-//! A `Rig` is a leaf with the far ends of its ports, where the tests are clients and servers. Its `through` and `one`
-//! send a packet to one port, poll the leaf once and receive from another port; `wait` polls after some nanoseconds.
+//! A `Rig` is one core of a leaf in memory; the test plays clients, router and servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` sends a packet
+//! to a port, polls the leaf 1 us later and returns all frames of another port. `wait` polls after some nanoseconds.
+//! `done(worker, tasks)` is the header of a worker's reply. `assert_accounted` ends the leaf, and checks that each
+//! packet was sent on, consumed or dropped, and that every buffer is back.
 
 use wedjat_core::io::Buf;
 use wedjat_core::wire::ipv6;
@@ -10,8 +13,9 @@ use wedjat_core::wire::ndp::{self, Operation};
 use super::*;
 use std::net::Ipv6Addr;
 
-/// Offsets of the IPv6 and the UDP header.
+/// Length of the Ethernet header, at which the IPv6 header begins.
 const ETHER: usize = ether::LEN;
+/// Offset of the UDP header.
 const UDP: usize = ETHER + ipv6::LEN;
 /// Addresses of the leaf at the clients' and the workers' port.
 pub(super) const LEAF: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
@@ -19,7 +23,9 @@ pub(super) const LEAF: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
 pub(super) const NEAR: &str = "fd00:1::5";
 /// Client behind the router.
 const FAR: &str = "2001:db8::77";
+/// Addresses of the servers.
 pub(super) const V6_SERVERS: [&str; 2] = ["fd00:2::b", "fd00:2::c"];
+/// Link-local address of the router behind the clients' port.
 const ROUTER: &str = "fe80::fe";
 const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 1, 0xFE]);
 
@@ -79,7 +85,8 @@ fn task6(from: &str, seq: u16) -> Vec<u8> {
     frame6(&flow(from, LEAF[0], (40_000, 1234)), Header::new_task(7, seq))
 }
 
-/// Returns a server's packet, to a client or to the leaf itself.
+/// Returns a server's packet with this header, to a client or to the leaf itself. Messages to the leaf go to UDP port
+/// 1234, replies to the client's port 40000.
 fn of_server(server: usize, to: &str, header: Header) -> Vec<u8> {
     let ports = (1234, if bits(to) == bits(LEAF[1]) { 1234 } else { 40_000 });
     let mac = (server_mac(server), LEAF_MACS[WORKERS]);
@@ -141,7 +148,8 @@ impl Rig {
         self.poll();
     }
 
-    /// Delivers `frame`, and parses the one packet from the port `out`. Checks its checksums.
+    /// Delivers `frame` to `port`, and polls. Returns addresses, task header and bytes of the one packet from the port
+    /// `out`. Checks its checksums.
     fn one6(
         &mut self,
         port: usize,
@@ -178,6 +186,7 @@ fn task_round_trip_works() {
         );
         let server = usize::from(header.dst - 10) / 4;
         assert_eq!(datagram.dst, bits(V6_SERVERS[server]));
+        // `qlen` is 1 in a task whose worker the leaf chose from its list of idle workers.
         assert_eq!((header.code, header.qlen, header.seq), (Code::NewTask, 1, 5));
         assert_eq!(
             (ether::dst(&frame), ether::src(&frame)),
@@ -187,7 +196,7 @@ fn task_round_trip_works() {
         assert_eq!(&frame[datagram.payload() + 11..], [0xAB; 9]);
         assert_eq!(rig.outstanding(header.dst - 10), 1);
 
-        // The leaf learns clients from their tasks, and probes a router.
+        // The leaf learns the MAC address of a client on its network from the task. It asks for that of the router.
         let reply = reply6(header.dst, 0, from);
         let (mac, frame) = if from == NEAR {
             (CLIENT_MAC, rig.one6(WORKERS, &reply, CLIENTS).2)
@@ -358,6 +367,7 @@ fn known_server_is_probed_before_a_change() {
             }
         }
     }
+    // Questions for the first server.
     let of_first: Vec<_> = questions.iter().filter(|one| one.0 == bits(V6_SERVERS[0])).collect();
     assert_eq!(of_first[0].1, server_mac(0), "the known one is asked first: {questions:?}");
     assert_eq!(known(&rig), Some(OTHER), "which was silent");
@@ -448,6 +458,7 @@ fn pools_of_both_families_stand_side_by_side() {
     let other = frame6(&flow(NEAR, LEAF[0], (40_000, 1234)), Header::new_task(8, 1));
     assert_eq!(rig.dropped(CLIENTS, &other), Some("address_family"));
     // IPv4 replies and tasks never reach the pool over IPv6, whatever their addresses.
+    // The lowest address, the lowest reserved one, and broadcast.
     for number in [0, 0xF000_0000, u32::MAX] {
         let flow = Flow { src: number, dst: CLIENT, src_port: 1234, dst_port: 9, ..client_flow() };
         let mut payload = [0; 20];
@@ -511,7 +522,8 @@ fn servers_come_and_move_while_it_runs() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// For random packets, nothing panics and every packet is accounted for.
+    /// For random packets, nothing panics and every packet is accounted for. A step sends a packet of a `kind`, of
+    /// which some bytes are overwritten or cut off.
     // promise: input.1
     #[test]
     fn the_ledger_balances_whatever_comes(

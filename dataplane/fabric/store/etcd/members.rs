@@ -1,5 +1,5 @@
-//! Calls to the members of etcd. If one member does not answer soon, the call also goes to the next one. The
-//! first answer counts.
+//! Calls to the members of etcd, the servers of its cluster. The store in etcd makes all its calls here. If one member
+//! does not answer soon, the call also goes to the next one. The first answer counts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::store::StoreError;
 
 /// Timeout of one call, over all members.
 const CALL_MAX: Duration = Duration::from_secs(5);
-/// Maximum wait for one member before the call also goes to the next one.
+/// Maximum wait for one member before the call also goes to the next one. A shorter lease shortens the wait.
 const STAGGER_MAX: Duration = Duration::from_secs(1);
 /// Pause after all members have failed, and interval at which a standby checks for a leader.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub(super) struct Members {
     channels: Vec<Option<Channel>>,
 }
 
-/// Reason why a call has no answer.
+/// Reason why a call failed. The variants tell a write's caller whether etcd may have executed the write.
 #[derive(Debug)]
 pub(super) enum CallError {
     /// etcd refused the call. It executes nothing later, but a full etcd may have executed a write before.
@@ -94,18 +94,21 @@ impl Failure {
 /// Member and outcome of a call to it.
 type Attempt<T> = (usize, Result<(Channel, T), Failure>);
 
-/// Attempts of one call.
+/// Attempts of one call, each to one member.
 struct Attempts<T> {
+    /// Attempts without a result yet. Dropping the set cancels them.
     running: JoinSet<Attempt<T>>,
     /// Number of attempts so far.
     started: usize,
-    /// Number of attempts without a definite outcome, by member.
+    /// Number of attempts without a definite outcome, by member: running ones, and failed ones that the member may
+    /// still execute.
     open: Vec<usize>,
     /// Latest failure of each member.
     failures: BTreeMap<usize, Failure>,
 }
 
-/// Returns true for a failure of one member. Another member may answer instead.
+/// Returns true for a failure of one member or of its connection. Another member may answer instead. Any other status
+/// is a refusal by etcd as a whole.
 fn is_of_member(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -113,7 +116,7 @@ fn is_of_member(status: &Status) -> bool {
     )
 }
 
-/// Returns the error of a call, with advice by its code.
+/// Returns the error of a call, with advice by its code. `action` is the verb of the message, such as `write`.
 fn unavailable(action: &str, status: &Status) -> StoreError {
     let (code, message) = (status.code(), status.message());
     let fix = match code {
@@ -157,6 +160,7 @@ impl Members {
             attempts.started += 1;
             attempts.open[index] += 1;
             attempts.running.spawn(self.attempt(index, call.clone()));
+            // Time of the next attempt, unless an answer or a failure comes first.
             let next = until.min(Instant::now() + self.stagger());
             if let Some(result) = self.first_answer(&mut attempts, action, next).await {
                 break result;
@@ -198,6 +202,7 @@ impl Members {
                 Err(failure) => failure,
             };
             self.channels[index] = None;
+            // An indefinite failure stays counted: the member may still execute the call.
             attempts.open[index] -= usize::from(failure.is_definite());
             if let Failure::Call(status) = &failure
                 && !is_of_member(status)
@@ -223,7 +228,8 @@ impl Members {
         }
     }
 
-    /// Stores the index of the answering member, and logs a change.
+    /// Stores the index of the answering member as the first one of the next call. Logs a change, with the failure of
+    /// the earlier member.
     fn note_answer(&mut self, index: usize, failures: &BTreeMap<usize, Failure>) {
         let before = std::mem::replace(&mut self.current, index);
         if before != index {
@@ -238,7 +244,7 @@ impl Members {
         }
     }
 
-    /// Returns one call to the member with this index, over its connection or a new one.
+    /// Returns the future of one call to the member with this index, over its connection or a new one.
     fn attempt<T, C, F>(
         &self,
         index: usize,
@@ -271,12 +277,14 @@ impl Members {
         }
     }
 
-    /// Returns the timeout of one member's answer. It may be shorter if other members can answer instead.
+    /// Returns the timeout of one member's answer. With other members it is at most a third of the lease, so that
+    /// several attempts fit into a lease.
     fn answer_max(&self) -> Duration {
         if self.channels.len() > 1 { CALL_MAX.min(self.access.lease / 3) } else { CALL_MAX }
     }
 
-    /// Returns the time without an answer after which a call also goes to the next member.
+    /// Returns the time without an answer after which a call also goes to the next member. A twelfth of the lease lets
+    /// a call reach several members within the lease.
     fn stagger(&self) -> Duration {
         match self.channels.len() {
             1 => CALL_MAX,
@@ -284,7 +292,7 @@ impl Members {
         }
     }
 
-    /// Returns the error of a call that no member answered.
+    /// Returns the error of a call that no member answered. [`CallError::Unknown`] if a member may still execute it.
     fn unanswered<T>(&self, action: &str, attempts: &Attempts<T>) -> CallError {
         let error = self.reason(action, &attempts.failures);
         if attempts.open.iter().all(|open| *open == 0) {

@@ -1,5 +1,9 @@
 //! Tests of the store with a real etcd and a proxy: lost answers and late requests. Skipped if etcd is not
 //! installed.
+//!
+//! The proxy catches one request with a given text. It loses the answer, holds the request until [`Proxy::deliver`], or
+//! answers that etcd is full. The store's second address reaches etcd directly, so a call goes on there. A term is the
+//! number of a lead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +15,7 @@ use crate::command::Command;
 use crate::etcd::Etcd;
 use crate::etcd::proxy::{Action, Proxy};
 
-/// Creates a store with its keys below `/test`.
+/// Creates a store of one controller with its keys below `/test`.
 fn store(members: Vec<String>, lease: Duration, clock: Clock) -> EtcdStore {
     let (prefix, name) = ("/test".to_owned(), "controller 1 at home".to_owned());
     EtcdStore::by_clock(EtcdAccess { members, prefix, lease, tls: None, name }, clock)
@@ -32,7 +36,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { timeout(TIMEOUT, test).await.unwrap() });
 }
 
-/// Writes the next version, which adds the leaf or removes it.
+/// Appends the next version, which adds leaf 1 or removes it in turn. Updates `fabric` after a success.
 async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreError> {
     let command = match fabric.version % 2 {
         0 => "add-leaf id=1 ip=10.0.1.1",
@@ -47,7 +51,8 @@ async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreE
 /// Duration of a lease that outlasts the test.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Checks that two writes are acknowledged and kept once each, the first of which has this fate. The lead stays.
+/// Checks that two writes are acknowledged and kept once each. The proxy treats the first one by `fate`. The lead
+/// stays.
 fn assert_acknowledged_once(fate: Action) {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
@@ -76,6 +81,7 @@ fn equal_version_of_another_write_is_no_acknowledgement() {
     run(async {
         store.lead(|_| ()).await.unwrap();
         let mut fabric = store.load().await.unwrap();
+        // Another write of version 1: as from a copy of the controller that has not seen the first one.
         let mut other = fabric.clone();
         append(&mut store, &mut fabric).await.unwrap();
         let refused = append(&mut store, &mut other).await.unwrap_err();
@@ -105,6 +111,7 @@ fn lead_with_a_lost_answer_is_recognised() {
 fn dropped_append_gives_the_lead_up() {
     let Some((etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
+        // Only the way through the proxy, so that no other attempt of the write succeeds.
         let members = vec![proxy.url()];
         store.members = Members::new(EtcdAccess { members, ..store.access.clone() });
         let term = store.lead(|_| ()).await.unwrap();
@@ -119,13 +126,15 @@ fn dropped_append_gives_the_lead_up() {
         assert!(matches!(refused, StoreError::Deposed), "{refused}");
         store.members = Members::new(EtcdAccess { members: etcd.urls(), ..store.access.clone() });
         assert!(store.lead(|_| ()).await.unwrap() > term);
+        // The held write arrives after the new lead, and must change nothing.
         let before = store.load().await.unwrap();
         proxy.deliver();
         assert_eq!(store.load().await.unwrap(), before);
     });
 }
 
-/// Compacts twice. Delivers the first compaction's write that contains `text` after the second one.
+/// Compacts twice. Delivers the first compaction's write that contains `text` after the second one, and checks that it
+/// changes nothing.
 fn deliver_late_compaction(text: &str) {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
@@ -193,6 +202,7 @@ fn lost_lease_is_revoked() {
 fn slow_member_gets_the_whole_timeout() {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
+        // One member, so the store has no other to ask before the timeout of a call.
         let members = vec![proxy.url()];
         store.members = Members::new(EtcdAccess { members, ..store.access.clone() });
         store.lead(|_| ()).await.unwrap();
@@ -216,6 +226,7 @@ fn unsent_write_costs_no_lead() {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let url = format!("http://{}", socket.local_addr().unwrap());
+        // Returns `count` members that refuse each connection.
         let dead = |count: usize| {
             let members = vec![url.clone(); count];
             Members::new(EtcdAccess { members, ..store.access.clone() })
@@ -242,6 +253,7 @@ fn unsent_write_costs_no_lead() {
 // promise: controller.2
 #[test]
 fn refused_write_costs_no_lead() {
+    // A quota of 64 KiB, which some writes fill.
     let Some(etcd) = Etcd::start(1, &["--quota-backend-bytes", "65536"]) else { return };
     run(async {
         let mut store = store(etcd.urls(), LONG, since_boot);

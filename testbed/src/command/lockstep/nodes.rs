@@ -256,7 +256,7 @@ impl Node for ProcessNode {
     }
 
     /// Returns `None`: the state of another process cannot be read.
-    fn inside(&self) -> Option<LocalNodeState<'_>> {
+    fn local_state(&self) -> Option<LocalNodeState<'_>> {
         None
     }
 

@@ -1,5 +1,8 @@
-//! Controllers as processes in real time: two over an etcd of three members if it is installed, else one with
-//! a file.
+//! Controllers as processes in real time, beside the emulated fabric: two over an etcd of three members if it is
+//! installed, else one with a file.
+//!
+//! A controller stores the desired state of a fabric, which has a version. The leader is the controller that may change
+//! it while its lease lasts. The demo stops and kills leaders to show that the standby takes over.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -18,7 +21,7 @@ pub const LEASE: Duration = Duration::from_secs(2);
 pub const CHANGE_MAX: Duration = Duration::from_secs(LEASE.as_secs() + 1);
 /// Longest wait for any condition.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between attempts.
+/// Interval between attempts to meet a condition.
 const RETRY: Duration = Duration::from_millis(20);
 /// Number of etcd members.
 const MEMBERS: usize = 3;
@@ -62,8 +65,9 @@ pub struct Controllers {
     controllers: Vec<Option<ChildProcess>>,
     /// Members of etcd; `None` for a killed one.
     members: Vec<Option<ChildProcess>>,
-    /// Number of the paused controller, to which no request is sent; 0 for none.
+    /// Id of the paused controller, to which no request is sent, because it would not answer; 0 for none.
     paused: Cell<usize>,
+    /// Folder of configuration files, sockets and data.
     folder: tempfile::TempDir,
 }
 
@@ -255,7 +259,7 @@ impl Controllers {
     }
 }
 
-/// Waits until the next attempt. Returns an error after [`TIMEOUT`].
+/// Waits until the next attempt. Returns an error with `reason` once [`TIMEOUT`] has passed since `began`.
 fn wait(began: Instant, reason: &str) -> Result<(), String> {
     std::thread::sleep(RETRY);
     if began.elapsed() < TIMEOUT {

@@ -1,6 +1,10 @@
 //! A whole fabric in emulated time: a controller, spines, leaves, agents with emulated workers, and clients.
 //! Under load, parts of it are killed, cut off, added and drained. The report has the lost tasks and the
 //! recovery time of each event.
+//!
+//! A spine distributes tasks over leaves, each of which schedules the workers of one rack. The plan describes the
+//! system and its load, with killed nodes and cut links. The script adds commands to the controller and faults of
+//! controllers.
 
 pub mod controllers;
 pub mod page;
@@ -33,11 +37,13 @@ const CHANGE_MS: f64 = 100.0;
 const IN_FLIGHT_NS: u64 = 20_000_000;
 /// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
-/// Numbers of the leaves in the events: added rack, drained rack, killed leaf, cut link. The added rack is
-/// the last.
+/// Number of the leaf of the added rack, the last one. Leaves are numbered from 1.
 const ADDED_LEAF: u16 = 5;
+/// Number of the leaf whose rack is drained.
 const DRAINED_LEAF: u16 = 3;
+/// Number of the killed leaf.
 const KILLED_LEAF: u16 = 1;
+/// Number of the leaf whose link to a spine is cut.
 const CUT_LEAF: u16 = 2;
 
 /// Controller processes beside the emulated fabric.
@@ -70,7 +76,7 @@ pub struct Setting {
     pub wedjat: Option<PathBuf>,
 }
 
-/// Kind of event.
+/// Kind of event. "Back" means that the fault ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FabricEvent {
     LeafKilled,
@@ -78,15 +84,17 @@ enum FabricEvent {
     SpineKilled,
     LinkCut,
     LinkBack,
+    /// The leading controller gets SIGSTOP, and resumes after another one leads.
     LeaderStopped,
     LeaderKilled,
+    /// A member of etcd is killed.
     MemberKilled,
     RackAdded,
     RackDrained,
 }
 
 impl FabricEvent {
-    /// Returns true for faults of controllers and their store, which need etcd.
+    /// Returns true for faults of controllers and their store, which need a standby controller and thus etcd.
     fn is_of_controllers(self) -> bool {
         matches!(self, Self::LeaderStopped | Self::LeaderKilled | Self::MemberKilled)
     }
@@ -160,7 +168,7 @@ fn at_ns(event: FabricEvent) -> u64 {
     START_NS + entry.map_or(0, |(_, at_ms)| at_ms * MS)
 }
 
-/// Returns the events that the plan's faults can express: killed nodes and cut links.
+/// Returns the killed nodes and cut links of [`SCHEDULE`] in the text form of a plan's faults.
 fn faults() -> String {
     let ms = |event| (at_ns(event) - START_NS) / MS;
     format!(
@@ -174,7 +182,8 @@ fn faults() -> String {
     )
 }
 
-/// Draws the plan of the run (its system, load and faults) and adds the events that it can express.
+/// Draws the plan of the run (its system, load and faults). Its faults are the killed nodes and cut links of
+/// [`SCHEDULE`].
 fn plan(setting: &Setting) -> Result<Plan, String> {
     let options = PlanOptions {
         spines: Some(2),
@@ -216,7 +225,7 @@ fn workers(plan: &Plan, racks: u16) -> u16 {
     racks * 2 * plan.topology.workers
 }
 
-/// Returns the actions with their times in milliseconds.
+/// Returns the actions besides the plan's faults, with their times in milliseconds.
 fn actions(plan: &Plan) -> Result<Vec<(u64, ScriptAction)>, String> {
     let commands =
         |texts: &[String]| texts.iter().map(|text| command(text)).collect::<Result<Vec<_>, _>>();
@@ -226,7 +235,7 @@ fn actions(plan: &Plan) -> Result<Vec<(u64, ScriptAction)>, String> {
     let drained = plan
         .agents_of(DRAINED_LEAF)
         .map(|agent| format!("drain-server ip={}", Plan::server(agent)));
-    // The command changes the limit of the queues a little, which affects no task but makes a new version.
+    // The command changes the limit of the queues by one task. It affects no task, but makes a new version.
     let controller_fault = |event, queue: usize| -> Result<_, String> {
         let command = command(&format!("set-queue pool={POOL} queue={queue}"))?;
         Ok((ms(event), ScriptAction::ControllerFault(event, command)))
@@ -234,6 +243,7 @@ fn actions(plan: &Plan) -> Result<Vec<(u64, ScriptAction)>, String> {
     Ok(vec![
         (
             SPINE_BACK_MS.1,
+            // The killed spine is the first.
             ScriptAction::Commands(vec![command(&format!("restore-spine id={}", SPINE_IDS + 1))?]),
         ),
         controller_fault(FabricEvent::LeaderStopped, 4095)?,
@@ -256,7 +266,7 @@ type SharedControllers = Rc<RefCell<Controllers>>;
 
 /// Actions besides the plan's faults, and the controllers beside the fabric.
 struct Script {
-    /// Actions by the plan's numbers.
+    /// Actions. The plan has their times in the same order, and calls each by its index.
     actions: Vec<ScriptAction>,
     /// Controller processes, if the setting has any.
     real: Option<SharedControllers>,
@@ -331,6 +341,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let shared_store = real.clone().map(|real| -> controlled::SharedStore {
         Box::new(move |command, version| real.borrow().store_command(command, version))
     });
+    // Desired state of the emulated nodes.
     let mut truth = DesiredState::new(shared_store);
     // At first the pool has all racks but the added one, and one spine; the second spine is its backup.
     for command in controlled::begin(&plan, ADDED_LEAF - 1, 1)? {
@@ -367,7 +378,7 @@ fn summary(setting: &Setting, plan: &Plan) -> String {
     )
 }
 
-/// Returns the milliseconds from `since_ns` to `then_ns`; 0 if it is earlier.
+/// Returns the milliseconds from `since_ns` to `then_ns`; 0 if `then_ns` is earlier.
 fn ms_after(then_ns: u64, since_ns: u64) -> f64 {
     then_ns.saturating_sub(since_ns) as f64 / MS as f64
 }
@@ -379,6 +390,7 @@ fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row
         let (kind, at_ms) = SCHEDULE[number];
         let from_ns = at_ns(kind);
         let to_ns = SCHEDULE.get(number + 1).map_or(u64::MAX, |(next, _)| at_ns(*next));
+        // Earliest sending of a task that an event at `ns` can lose.
         let in_flight = |ns: u64| ns.saturating_sub(IN_FLIGHT_NS);
         let span = in_flight(from_ns)..in_flight(to_ns);
         let lost: Vec<_> = outcome
@@ -423,7 +435,7 @@ fn note(event: FabricEvent, is_timed: bool) -> &'static str {
 struct EventImpact<'a> {
     /// All tasks of the run.
     ended: &'a [TaskResult],
-    /// Lost tasks of the event.
+    /// Tasks whose loss counts for the event.
     lost: &'a [&'a TaskResult],
     /// Time of the event.
     from_ns: u64,
@@ -440,12 +452,12 @@ impl EventImpact<'_> {
         to.map(|(_, passed_ns)| passed_ns).filter(move |passed_ns| span.contains(passed_ns))
     }
 
-    /// Returns the time from the event to the last task sent to a leaf.
+    /// Returns the milliseconds from the event to the last task sent to a leaf; `None` without such a task.
     fn last_sent_ms(&self, leaf: u16) -> Option<f64> {
         self.sent_times(leaf).max().map(|last_ns| ms_after(last_ns, self.from_ns))
     }
 
-    /// Returns the time from the event to the first task sent to a leaf.
+    /// Returns the milliseconds from the event to the first task sent to a leaf; `None` without such a task.
     fn first_sent_ms(&self, leaf: u16) -> Option<f64> {
         self.sent_times(leaf).min().map(|first_ns| ms_after(first_ns, self.from_ns))
     }
@@ -534,6 +546,7 @@ mod tests {
 
     #[test]
     fn event_without_effect_does_not_hold() {
+        // The outcome has no tasks. Faults of controllers are not run, because the setting has no controllers.
         let setting = Setting {
             spine: "horus-spine".parse().unwrap(),
             leaf: "horus".parse().unwrap(),

@@ -12,7 +12,8 @@ const STEP_MS: u64 = 5;
 /// Headings of the table.
 const COLUMNS: [&str; 7] = ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "note"];
 
-/// Counts answered and lost tasks in each step of [`STEP_MS`], by the time of their sending.
+/// Counts answered and lost tasks in each step of [`STEP_MS`], by the time of their sending. Returns one number for
+/// each step.
 fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
     let step = |sent_ns: u64| (sent_ns.saturating_sub(START_NS) / (STEP_MS * MS)) as usize;
     let last = report.outcome.ended.iter().map(|task| step(task.sent_ns)).max().unwrap_or(0);
@@ -25,7 +26,7 @@ fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
     (answered.drain(..last).collect(), lost.drain(..last).collect())
 }
 
-/// Draws the timeline as SVG.
+/// Draws answered and lost tasks over time as SVG, with a numbered mark for each event.
 ///
 /// # Errors
 /// If it cannot be drawn.
@@ -53,7 +54,7 @@ pub fn plot(report: &Report) -> Result<String, PlotError> {
     chart.svg(chart::SIZE)
 }
 
-/// Returns the cells of an event in the order of [`COLUMNS`].
+/// Returns the cells of an event in the order of [`COLUMNS`]. `number` counts from 0, the page from 1.
 fn row_cells(number: usize, row: &Row) -> [String; 7] {
     [
         format!("{}. {}", number + 1, row.event),

@@ -499,8 +499,8 @@ impl Node for Follower {
     }
 
     /// Returns the node's state. Its waiting tasks are stranded if it has no active member.
-    fn inside(&self) -> Option<LocalNodeState<'_>> {
-        let state = self.inner.inside()?;
+    fn local_state(&self) -> Option<LocalNodeState<'_>> {
+        let state = self.inner.local_state()?;
         let has_no_member =
             state.dispatcher.is_some_and(|dispatcher| dispatcher.view().active().is_empty());
         let stranded = if has_no_member { state.waiting as u64 } else { 0 };

@@ -46,7 +46,7 @@ pub trait Node {
     fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8]));
 
     /// Returns the state of a node in this process; `None` for a node in another process.
-    fn inside(&self) -> Option<LocalNodeState<'_>>;
+    fn local_state(&self) -> Option<LocalNodeState<'_>>;
 
     /// Returns the region (shared memory) that an agent's workers attach to; `None` for other nodes.
     fn region(&self) -> Option<Arc<WorkerRegion>>;
@@ -168,7 +168,7 @@ pub fn agent(plan: &Plan, number: u16) -> Result<Memory<LocalAgent>, String> {
 /// Access to the state of one kind of node.
 pub trait NodeStatus {
     /// Returns the node's state; `buffers` is the number of packet buffers in use.
-    fn inside(&self, buffers: usize) -> LocalNodeState<'_>;
+    fn local_state(&self, buffers: usize) -> LocalNodeState<'_>;
 
     /// Returns the region that the node's workers attach to.
     fn region(&self) -> Option<Arc<WorkerRegion>>;
@@ -178,7 +178,7 @@ pub trait NodeStatus {
 }
 
 impl NodeStatus for LocalLeaf {
-    fn inside(&self, buffers: usize) -> LocalNodeState<'_> {
+    fn local_state(&self, buffers: usize) -> LocalNodeState<'_> {
         let stages = self.leaf().stages();
         let (counters, waiting) = (stages.counters(), stages.waiting());
         let dispatcher = stages.dispatcher(0);
@@ -202,7 +202,7 @@ impl NodeStatus for LocalLeaf {
 }
 
 impl NodeStatus for LocalAgent {
-    fn inside(&self, buffers: usize) -> LocalNodeState<'_> {
+    fn local_state(&self, buffers: usize) -> LocalNodeState<'_> {
         let agent = self.agent();
         let dispatcher = agent.dispatchers().next();
         let (counters, held) = (agent.counters(), agent.held() as u64);
@@ -240,8 +240,8 @@ impl<S: Scheduler + NodeStatus> Node for Memory<S> {
         }
     }
 
-    fn inside(&self) -> Option<LocalNodeState<'_>> {
-        Some(self.scheduler.inside(self.pool.in_use()))
+    fn local_state(&self) -> Option<LocalNodeState<'_>> {
+        Some(self.scheduler.local_state(self.pool.in_use()))
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {

@@ -489,13 +489,13 @@ impl<'a> System<'a> {
             return false;
         }
         // A node in another process does not show its state. Then the run is over after a quiet time.
-        let mut states = self.nodes().map(|index| self.sites[index].node.as_ref()?.inside());
+        let mut states = self.nodes().map(|index| self.sites[index].node.as_ref()?.local_state());
         if states.any(|state| state.is_none()) {
             return self.now > self.last_activity_ns + QUIET_PROCESSES_NS;
         }
         let outstanding = |index: usize| {
             let target = self.plan.topology.target(index);
-            let state = self.sites[index].node.as_ref()?.inside()?;
+            let state = self.sites[index].node.as_ref()?.local_state()?;
             check::outstanding(target, &state)
         };
         self.now > self.last_activity_ns + QUIET_NS

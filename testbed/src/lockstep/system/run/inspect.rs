@@ -16,7 +16,8 @@ impl System<'_> {
     /// Adds a node's drops to the outcome.
     pub(super) fn note_drops(&mut self, index: usize) {
         let target = self.plan.topology.target(index).to_string();
-        let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
+        let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.local_state())
+        else {
             return;
         };
         for reason in DropReason::ALL {
@@ -38,7 +39,7 @@ impl System<'_> {
         let (target, site) = (self.plan.topology.target(index), &self.sites[index]);
         let Some(node) = &site.node else { return };
         let mut violation = check::packet_counts(&site.line, &site.port_counts);
-        let state = node.inside();
+        let state = node.local_state();
         if let Some(state) = &state {
             violation = violation.or_else(|| check::ledger(target, state, &site.port_counts));
             let bound = match target {
@@ -65,7 +66,8 @@ impl System<'_> {
             return; // the controller changes the members during the run
         }
         let mut since = std::mem::take(&mut self.sites[index].idle_ns);
-        let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
+        let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.local_state())
+        else {
             return;
         };
         let Some(dispatcher) = state.dispatcher else { return };
@@ -117,7 +119,7 @@ impl System<'_> {
         let waiting = self.sites[index]
             .node
             .as_ref()
-            .and_then(|node| node.inside())
+            .and_then(|node| node.local_state())
             .map_or(0, |state| state.waiting);
         let bound = self.plan.agent.bound().map_or(usize::MAX, |bound| bound as usize);
         for number in (0..self.workers.len())
@@ -185,7 +187,7 @@ impl System<'_> {
     /// member is a worker missing at the leaf of its rack, or a leaf missing at its spine.
     fn difference(&self) -> Option<(FaultTarget, String, u64)> {
         let topology = self.plan.topology;
-        let state = |target| self.sites[topology.index(target)].node.as_ref()?.inside();
+        let state = |target| self.sites[topology.index(target)].node.as_ref()?.local_state();
         let missing = |target, (place, member, workers): (usize, FaultTarget, Option<u16>)| {
             let reason =
                 check::missing_reason(state(target)?.dispatcher?, Member(place as u16), workers)?;
@@ -227,7 +229,7 @@ impl System<'_> {
             let outstanding = self.sites[index]
                 .node
                 .as_ref()
-                .and_then(|node| node.inside())
+                .and_then(|node| node.local_state())
                 .and_then(|state| check::outstanding(target, &state));
             if let Some(tasks) = outstanding.filter(|_| violations_before == 0) {
                 self.violate(
@@ -276,7 +278,7 @@ impl System<'_> {
     /// Describes the loss of a task whose packet entered a node and never left it.
     fn loss_inside(&self, index: usize) -> String {
         let target = self.plan.topology.target(index);
-        let state = self.sites[index].node.as_ref().and_then(|node| node.inside());
+        let state = self.sites[index].node.as_ref().and_then(|node| node.local_state());
         match state.is_some_and(|state| state.stranded > 0) {
             true => format!("dropped by {target}, or waiting there for drained workers"),
             false => format!("dropped by {target}"),
@@ -324,7 +326,8 @@ impl System<'_> {
         }
         self.outcome.ended = ended;
         for index in self.nodes() {
-            let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
+            let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.local_state())
+            else {
                 continue;
             };
             // Each packet that entered a node and never left it must be a counted drop, or still wait there.
