@@ -1343,8 +1343,8 @@ impl Setup<'_> {
                     (key.as_ptr().cast_mut(), key.len() as u8);
             }
         }
-        // SAFETY: the port is valid and not started. DPDK copies `conf`, but not the key, which drivers read again at each
-        // start. They never write it, and it lives as long as the open device.
+        // SAFETY: the port is valid and not started. DPDK copies `conf`, but not the key, which drivers read again at
+        // each start. They never write it, and it lives as long as the open device.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
     }
@@ -1546,8 +1546,8 @@ fn is_bound(address: &str) -> bool {
     name.is_some_and(|name| PASSING_DRIVERS.iter().any(|passing| name == *passing))
 }
 
-/// Returns true if the PCI device with this full address answers, so that its registers can be read. All registers of an
-/// unplugged device read as ones, among them command and status, bytes 4 to 7 of its configuration. (The vendor's id
+/// Returns true if the PCI device with this full address answers, so that its registers can be read. All registers of
+/// an unplugged device read as ones, among them command and status, bytes 4 to 7 of its configuration. (The vendor's id
 /// reads so in virtual functions, too.)
 fn is_connected(address: &str) -> bool {
     let mut start = [0xFF; 8];

@@ -3,7 +3,8 @@
 //!
 //! ```sh
 //! cargo build --release -p wedjat-learner --example beat_cost
-//! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='beat_cost::beat' \
+//! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null
+//! --toggle-collect='beat_cost::beat' \
 //!     target/release/examples/beat_cost 32 $beats; done
 //! ```
 //!

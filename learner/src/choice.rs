@@ -1,5 +1,5 @@
-//! Random draws from a discrete distribution: the node that a policy chooses. The caller sets the probabilities once per
-//! beat (learning step), and draws for each fresh task and each search for work.
+//! Random draws from a discrete distribution: the node that a policy chooses. The caller sets the probabilities once
+//! per beat (learning step), and draws for each fresh task and each search for work.
 
 use crate::vec8::{VEC8_LEN, Vec8, vec8, zeros};
 

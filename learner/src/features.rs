@@ -134,8 +134,8 @@ impl Features {
         multiply(simd, square, loads, loads_repeated);
         multiply(simd, cube, square, loads_repeated);
         multiply(simd, fourth, square, square.as_flattened());
-        // Products of pairs, by distance: `index` 0 has each node's product with the next one. Padding of `loads` is 0, so
-        // that the products' padding is, too.
+        // Products of pairs, by distance: `index` 0 has each node's product with the next one. Padding of `loads` is 0,
+        // so that the products' padding is, too.
         let (pairs, rest) = rest.split_at_mut(Order::distances(self.nodes) * loads.len());
         for (index, product) in pairs.chunks_exact_mut(loads.len()).enumerate() {
             multiply(simd, product, loads, &loads_repeated[index + 1..]);

@@ -1,5 +1,5 @@
-//! Beats (learning steps) of one batch, stored until their gradient is needed. Each of a node's two actors (policies) has
-//! a [`History`], which the actor fills at each beat and applies at the end of a batch.
+//! Beats (learning steps) of one batch, stored until their gradient is needed. Each of a node's two actors (policies)
+//! has a [`History`], which the actor fills at each beat and applies at the end of a batch.
 //!
 //! The method is actor-critic with eligibility traces. In a beat the node draws nodes for tasks from an actor's
 //! probabilities. Vector d holds, for each node, its fraction of the draws minus its probability, scaled by the caller.
@@ -68,9 +68,9 @@ impl History {
         self.beat_count == BEATS_MAX
     }
 
-    /// Stores a beat with its error. With draws it also stores the features, and returns the buffer for the differences,
-    /// to be filled by the caller. Returns `None` without draws. Panics if the history is full, or if `features` and a
-    /// column of the matrices differ in length.
+    /// Stores a beat with its error. With draws it also stores the features, and returns the buffer for the
+    /// differences, to be filled by the caller. Returns `None` without draws. Panics if the history is full, or if
+    /// `features` and a column of the matrices differ in length.
     #[inline(always)]
     pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Vec8]> {
         self.errors[self.beat_count] = error;
@@ -296,8 +296,9 @@ mod tests {
                         // Every third beat has no draws.
                         let draw_factor = if beat % 3 == 1 { 0.0 } else { 1.0 };
                         let features = (0..rows).map(|row| value(beat * 31 + row)).collect();
-                        let differences =
-                            (0..columns).map(|column| draw_factor * value(beat * 57 + column)).collect();
+                        let differences = (0..columns)
+                            .map(|index| draw_factor * value(beat * 57 + index))
+                            .collect();
                         (features, differences, value(beat))
                     })
                     .collect();

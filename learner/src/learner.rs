@@ -504,7 +504,8 @@ impl Learner {
     }
 
     /// Replaces the critic by the mean of itself and the critics received since the last call. Returns the number of
-    /// received critics. A parameter whose mean is not finite keeps its value: peers may send values whose sum overflows.
+    /// received critics. A parameter whose mean is not finite keeps its value: peers may send values whose sum
+    /// overflows.
     pub fn average_critics(&mut self) -> u32 {
         let senders = std::mem::take(&mut self.senders);
         let share = 1.0 / (senders + 1) as f32;

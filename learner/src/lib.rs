@@ -4,17 +4,18 @@
 //! Each node has an actor with two softmax policies, migration and stealing, over the loads of all nodes. It
 //! also has a critic, which estimates the value of a state; nodes average their critics' parameters from time to
 //! time. A beat is one step of learning, at a fixed interval. A draw is one random choice of a node, by the
-//! probabilities of a policy: for each fresh task, and each time the node is idle. The caller drives a [`Learner`] with one call per
-//! beat: [`Learner::beat`] takes the loads of all nodes, the reward (from [`Reward`]), and the number of draws of
-//! each destination. Then [`Learner::migration`] and [`Learner::stealing`] return the probabilities until the next
-//! beat, and [`Choice`] draws from them.
+//! probabilities of a policy: for each fresh task, and each time the node is idle. The caller drives a [`Learner`] with
+//! one call per beat: [`Learner::beat`] takes the loads of all nodes, the reward (from [`Reward`]), and the number of
+//! draws of each destination. Then [`Learner::migration`] and [`Learner::stealing`] return the probabilities until the
+//! next beat, and [`Choice`] draws from them.
 //!
 //! All arithmetic is in `f32`, eight values at a time, in vectors where the machine has them; [`pulp`] selects
 //! them at run time. Equal inputs give equal outputs on machines with the same vectors; other machines differ
 //! by rounding. Nothing allocates after construction.
 //!
-//! The "released program" is the implementation that Malcolm's authors published. Deviations from it: the largest logit is subtracted before the softmax, values of tiny
-//! magnitude become 0, absent nodes are excluded from features and choices, and a single node works.
+//! The "released program" is the implementation that Malcolm's authors published. Deviations from it: the largest logit
+//! is subtracted before the softmax, values of tiny magnitude become 0, absent nodes are excluded from features and
+//! choices, and a single node works.
 
 mod choice;
 mod features;

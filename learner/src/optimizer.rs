@@ -1,8 +1,8 @@
 //! Optimizers: stochastic gradient ascent at each beat (learning step), or AdamW once per batch of beats.
 //!
-//! The learner has three sets of [`Parameters`]: those of the critic, which estimates values, and of two actors (policies).
-//! Their gradients come from eligibility traces, decaying sums over past beats. [`Steps`] tells when a batch ends and
-//! gives the factors of its [`Step`].
+//! The learner has three sets of [`Parameters`]: those of the critic, which estimates values, and of two actors
+//! (policies). Their gradients come from eligibility traces, decaying sums over past beats. [`Steps`] tells when a
+//! batch ends and gives the factors of its [`Step`].
 
 use pulp::Simd;
 
@@ -100,7 +100,8 @@ pub struct Step {
     rate: f32,
     /// Factor on the parameters, for weight decay.
     decay: f32,
-    /// Bias corrections of the means of gradient and squared gradient. The means start at 0, and are too small at first.
+    /// Bias corrections of the means of gradient and squared gradient. The means start at 0, and are too small at
+    /// first.
     corrections: (f32, f32),
 }
 
@@ -113,7 +114,8 @@ pub struct Steps {
     annealing: Annealing,
     /// Number of beats in the current batch.
     beats: u32,
-    /// beta1 and beta2 to the power of the number of steps, for bias corrections. They are close to 1 at first, hence `f64`.
+    /// beta1 and beta2 to the power of the number of steps, for bias corrections. They are close to 1 at first, hence
+    /// `f64`.
     powers: (f64, f64),
 }
 

@@ -1,7 +1,7 @@
 //! Reward of a beat (learning step): imbalance of the nodes' loads, and costs of migrated and stolen tasks.
 //!
-//! A migrated task is sent to another node on arrival. A stolen task is handed to an idle node at its request. Each node
-//! computes the reward with [`Reward`] and passes it to its learner.
+//! A migrated task is sent to another node on arrival. A stolen task is handed to an idle node at its request. Each
+//! node computes the reward with [`Reward`] and passes it to its learner.
 
 /// Returns the mean squared difference of two nodes' loads, over all pairs; 0 for fewer than two nodes. `scale` is the
 /// factor by which the caller multiplied the loads. The division by it gives the result the unit of the loads.

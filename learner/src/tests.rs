@@ -1,4 +1,5 @@
-//! Tests of the learner, by which a node chooses other nodes for its tasks: valid probabilities, learning from rewards, exchange of critics, and refused input.
+//! Tests of the learner, by which a node chooses other nodes for its tasks: valid probabilities, learning from rewards,
+//! exchange of critics, and refused input.
 
 use proptest::prelude::*;
 use rand::SeedableRng;

@@ -1,5 +1,5 @@
-//! Safe interface to a RocksDB database: [`fill`] creates it, [`Database`] reads values by key or all in order. Wraps the
-//! C functions and owns the objects that they return.
+//! Safe interface to a RocksDB database: [`fill`] creates it, [`Database`] reads values by key or all in order. Wraps
+//! the C functions and owns the objects that they return.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
@@ -60,8 +60,8 @@ fn out_of_memory() -> Error {
     Error::RocksDb("out of memory".to_owned())
 }
 
-/// Makes a call with a pointer for an error message, and converts a message to an [`Error`]. Functions of the C interface
-/// report failures only by such a message.
+/// Makes a call with a pointer for an error message, and converts a message to an [`Error`]. Functions of the C
+/// interface report failures only by such a message.
 fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
     let mut message: *mut c_char = ptr::null_mut();
     let result = call(&raw mut message);

@@ -102,8 +102,8 @@ pub struct SimArgs {
     /// Speeds of workers or servers, as in 50x1,50x10 [default: all 1]
     #[arg(long)]
     pub speeds: Option<String>,
-    /// rack, ct, nodes: the tasks of a worker share its core, round robin: quantum and cost of a switch, and the maximum
-    /// number of tasks that share, as in 10us,500ns or 10us,500ns,8 [default: one task at a time; without a
+    /// rack, ct, nodes: the tasks of a worker share its core, round robin: quantum and cost of a switch, and the
+    /// maximum number of tasks that share, as in 10us,500ns or 10us,500ns,8 [default: one task at a time; without a
     /// maximum: no limit, in nodes 8]
     #[arg(long)]
     pub sharing: Option<String>,
@@ -117,8 +117,8 @@ pub struct SimArgs {
     /// slots, ct: dispatchers [default: 10]
     #[arg(long)]
     pub dispatchers: Option<String>,
-    /// ct: the dispatchers are cores of one leaf, which share counts (cores), or independent leaves, which have their own
-    /// counts and servers' reports (leaves) [default: leaves]
+    /// ct: the dispatchers are cores of one leaf, which share counts (cores), or independent leaves, which have their
+    /// own counts and servers' reports (leaves) [default: leaves]
     #[arg(long)]
     pub dispatchers_as: Option<String>,
     /// slots: send all tasks of a slot to one server (whole), or choose for each task (split) [default:

@@ -28,7 +28,8 @@ const AGENT_MAC: Mac = Mac([2, 0, 3, 0, 0, 1]);
 const CLIENT_MAC: Mac = Mac([2, 0, 1, 0, 0, 1]);
 /// Addresses of the leaf's ports, towards clients and towards workers.
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 2, 0, 0, 0]), Mac([2, 0, 2, 0, 0, 1])];
-/// Time between two turns of all parts in nanoseconds, under load and without. In a turn, a node polls until it is quiet.
+/// Time between two turns of all parts in nanoseconds, under load and without. In a turn, a node polls until it is
+/// quiet.
 const STEPS_NS: [u64; 2] = [1_000, 20_000];
 /// Travel time of a packet.
 const HOP_NS: u64 = 2_000;

@@ -148,8 +148,8 @@ END
 
 /// Page with a test of its own below.
 const FIRST_TASKS: &str = "docs/tutorials/first-tasks.md";
-/// Pages whose tests are elsewhere, in the root package: those that need the library in tests/library.rs, and one without
-/// commands in tests/direct_replies.rs.
+/// Pages whose tests are elsewhere, in the root package: those that need the library in tests/library.rs, and one
+/// without commands in tests/direct_replies.rs.
 const ELSEWHERE: [&str; 3] = [
     "docs/tutorials/embed-c.md",
     "docs/tutorials/embed-rust.md",

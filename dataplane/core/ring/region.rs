@@ -3,8 +3,8 @@
 //!
 //! The memory is sealed against resizing: no worker can take pages away from other processes. All its pages exist
 //! from the start. Locks of its bytes show the live processes: the system releases them at the end of each process. The
-//! dispatcher locks the first byte, the worker of channel i byte i + 1. A hole punched by a process reads as zeros. Both
-//! ends treat it like other invalid content.
+//! dispatcher locks the first byte, the worker of channel i byte i + 1. A hole punched by a process reads as zeros.
+//! Both ends treat it like other invalid content.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a free channel by its lock and a number, and the
 //! dispatcher *grants* the claim. The *offer* names the worker of each channel.
