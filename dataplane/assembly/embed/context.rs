@@ -83,7 +83,7 @@ pub struct Question {
 /// One core's scheduler. Used by one thread at a time.
 ///
 /// After every call its counters satisfy received = sent + consumed + dropped + held. The verdict `Forward`
-/// counts a packet as sent. The owner reports forwarded packets that the port rejected with [`Context::unsent`];
+/// counts a packet as sent. The owner reports forwarded packets rejected by the port with [`Context::unsent`];
 /// these count as dropped instead.
 #[derive(Debug)]
 pub struct Context {
@@ -140,7 +140,7 @@ impl Context {
         self.places.count()
     }
 
-    /// Decides on up to [`BURST`] packets that `port` received at `now` ticks, and rewrites those that
+    /// Decides on up to [`BURST`] packets received by `port` at `now` ticks, and rewrites those that
     /// proceed. They are ready to send, except held ones.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl Context {
         }
     }
 
-    /// Returns a free place for a packet that waits for its next hop; `None` if no place is free or `pushed_out` is
+    /// Returns a free place for a packet waiting for its next hop; `None` if no place is free or `pushed_out` is
     /// full. The packet may push out the oldest such packet, which then needs room there.
     fn place(&mut self) -> Option<u32> {
         if self.places.pushed_out.is_full() { None } else { self.places.take() }

@@ -1,5 +1,5 @@
 //! Places for held packets. An embedded scheduler stores no packets. Its caller, the owner of a context (one core's
-//! part), stores each held packet at the numbered place that the context assigned. A packet is held while the MAC
+//! part), stores each held packet at the numbered place from the context. A packet is held while the MAC
 //! address of its next hop is unknown, or while its task waits for a worker.
 
 use arrayvec::ArrayVec;
@@ -47,7 +47,7 @@ impl HeldPlaces {
     }
 }
 
-/// Packets that an owner keeps, by place. The node reads and rewrites a held packet through it.
+/// Packets kept by an owner, by place. The node reads and rewrites a held packet through it.
 pub struct PlaceStore<'a, B>(pub &'a mut [Option<B>]);
 
 impl<B: Buf> PacketStore<u32> for PlaceStore<'_, B> {

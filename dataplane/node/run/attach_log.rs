@@ -1,6 +1,6 @@
-//! Log of workers that attach to an agent and leave.
+//! Log of workers attaching to an agent and leaving.
 //!
-//! A region is the memory that the agent shares with its workers, with one channel per worker. A worker claims a
+//! A region is the memory shared by the agent and its workers, with one channel per worker. A worker claims a
 //! channel by a number, the claim, and the agent grants the claim. The worker holds the channel's lock while it lives.
 
 use wedjat_core::ring::{WorkerIdentity, WorkerRegion};

@@ -2,7 +2,7 @@
 //! reason of nearly all packets of a port, or a core that receives nothing. The node's watching thread looks for them
 //! every second, so that a wrong setup explains itself in the log.
 //!
-//! A refusal is a packet that a core drops at its arrival. A spoofed reply has the id of a worker, but does not come
+//! A refusal is a packet dropped by a core at its arrival. A spoofed reply has the id of a worker, but does not come
 //! from that worker's server.
 
 use std::collections::BTreeSet;

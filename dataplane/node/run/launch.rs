@@ -1,7 +1,7 @@
 //! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent.
 //! Between these steps, the role creates its region and state, and builds [`NodeParts`].
 //!
-//! A region is the memory that an agent shares with its workers. The table is the node's published state, which other
+//! A region is the memory shared by an agent and its workers. The table is the node's published state, which other
 //! processes can read. The account is the report of a process at its end. The membership is the set of pools, servers
 //! and workers.
 
