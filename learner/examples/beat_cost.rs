@@ -3,10 +3,13 @@
 //!
 //! ```sh
 //! cargo build --release -p wedjat-learner --example beat_cost
-//! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null
-//! --toggle-collect='beat_cost::beat' \
-//!     target/release/examples/beat_cost 32 $beats; done
+//! for beats in 400 2400; do
+//!     valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='beat_cost::beat' \
+//!         target/release/examples/beat_cost 32 $beats
+//! done
 //! ```
+//!
+//! Instructions per beat, by the number of nodes:
 //!
 //! | nodes | instructions (AVX2) | of these for the probabilities | Malcolm's released program (gcc -O3) |
 //! |---|---|---|---|

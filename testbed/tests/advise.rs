@@ -1,4 +1,7 @@
 //! `wedjat-testbed advise`: choice by seed, measurement of logs, trust in the model, and messages for wrong input.
+//!
+//! The command simulates a pool of workers under all policies, and recommends one for an objective. A log of tasks or
+//! options give the conditions. It trusts its advice if the simulation of the running policy fits the measurement.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/golden/mod.rs"]
@@ -44,6 +47,7 @@ fn policy<'a>(report: &'a Value, name: &str) -> &'a Value {
     policies.iter().find(|entry| entry["policy"] == name).unwrap()
 }
 
+/// Options that describe a pool in place of a log.
 const POOL: [&str; 6] = ["--workers", "16", "--load", "0.8", "--service", "exp(100us)"];
 
 #[test]
@@ -142,7 +146,7 @@ fn misfit_of_the_model_is_told() {
     let text = [&["advise", "--tasks", "20000"], &arguments[..]].concat();
     let text = stdout(&testbed(folder.path(), &text));
     assert!(text.contains("Do not trust this advice."), "{text}");
-    // Under another load, the log's times say nothing about the model.
+    // With another load than the log's, its response times say nothing about the model.
     let report = advise(folder.path(), &[&arguments[..], &["--load", "0.5"]].concat());
     assert!(report["measured"].is_null() && report["advice"]["trusted"].is_null(), "{report}");
     assert_eq!(report["conditions"]["load"], 0.5);
@@ -159,7 +163,7 @@ fn page_shows_table_and_chart() {
     }
 }
 
-/// Command lines with a fault, and one without. The folder has logs of each fault.
+/// Arguments of `advise`, each list with a fault. The test writes the logs that they name, except none.csv.
 const COMMANDS: [&str; 23] = [
     "",
     "none.csv",
@@ -186,7 +190,8 @@ const COMMANDS: [&str; 23] = [
     "--workers 4 --load 0.5 --service exp(1us) --objective p98",
 ];
 
-/// Returns a log of two workers with this number of tasks, one each microsecond.
+/// Returns the rows of a log of two workers with this number of tasks, one each microsecond. Each took 1.5 us of
+/// service.
 fn log(run: u32, policy: &str, tasks: u32) -> String {
     let row = |n: u32| format!("{run},{policy},{},{},1500,1600,answered\n", n % 2, n * 1000);
     (0..tasks).map(row).collect()

@@ -1,4 +1,6 @@
-//! `wedjat advise` at a running leaf, with generator and emulated rack as processes over memif.
+//! `wedjat advise` at a running leaf, with generator and emulated rack as processes over memif. The command captures
+//! packets of the leaf and simulates its pool of workers under other policies. With `--apply` it changes the leaf to
+//! the policy that it recommends.
 //!
 //! The workers' times are long and the rate is low, so that a slow machine disturbs the queues little.
 #![cfg(feature = "dpdk")]
@@ -49,7 +51,7 @@ fn advise(state: &Path, more: &[&str]) -> Value {
     json(&output)
 }
 
-/// Returns the policy of the node's pool.
+/// Returns the policy of the node's pool, as its state file shows it.
 fn policy(state: &Path) -> String {
     Snapshot::open(state).unwrap().pools[0].policy.clone()
 }
@@ -100,6 +102,7 @@ fn running_leaf_is_measured_and_changed() {
     assert_eq!(report["advice"]["action"], "keep", "{report}");
     assert_eq!(report["applied"]["reason"], "the running policy is good enough", "{report}");
 
+    // Runs the command with wrong options, and returns its message.
     let refused = |more: &[&str]| {
         let mut command = command("wedjat");
         let output = command.arg("advise").arg("--node").arg(&state).args(more).output().unwrap();

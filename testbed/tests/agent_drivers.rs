@@ -1,5 +1,6 @@
 //! Agent whose worker threads send their replies themselves, on devices other than memif: virtio-user towards
-//! vhost. Like `agent_threads.rs`, it asserts nothing about time.
+//! vhost. An agent gives the tasks of its host to workers, here two threads of its process. Usually its dispatcher (the
+//! polling core) sends the replies. Processes share the CPUs, so the test asserts nothing about time.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -30,7 +31,8 @@ fn run(folder: &Path, agent: &str, generator: &str, more_queues: &str) -> (Value
     let (report, account) = (verified(&output), agent.stop());
     let checks = (&account["balanced"], &account["mbufs_leaked"], &account["senders"]);
     assert_eq!(checks, (&true.into(), &0.into(), &2.into()), "{account}");
-    let sent = ["/replies", "/scheduled", "/tx_packets"].map(|of| count(&account, of));
+    let sent = ["/replies", "/scheduled", "/tx_packets"].map(|key| count(&account, key));
+    // Each task has one reply, and each reply is one packet.
     assert!(sent[0] > 0 && sent == [sent[0]; 3], "{account}");
     (report, account)
 }
@@ -41,6 +43,7 @@ fn over_virtio_threads_send_every_answer_themselves() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("vhost").display().to_string();
     let agent = format!("net_virtio_user0,path={socket},queues=3,queue_size=256,server=1");
+    // Three queue pairs: one for the dispatcher, and one for each worker thread. The generator polls two more.
     let generator = format!("net_vhost0,iface={socket},queues=3,client=1");
     let (report, account) = run(folder.path(), &agent, &generator, "2");
     assert_eq!(count(&report, "/answered"), count(&account, "/replies"), "{report}\n{account}");

@@ -1,4 +1,5 @@
-//! `wedjat-testbed agent` under load from the generator: its worker threads send their replies themselves.
+//! `wedjat-testbed agent` under load from the generator: its worker threads send their replies themselves, from
+//! transmit queues of their own. An agent's dispatcher (polling core) receives tasks and gives them to workers.
 //!
 //! All threads poll, on any available CPUs. Loads are therefore small, and nothing is asserted about time.
 //! The tests check the content of every answer and account for every task.
@@ -16,7 +17,9 @@ use processes::*;
 
 /// An agent of two workers, and a generator with as many receive queues as these need.
 struct AgentRig {
+    /// Folder of the agent's configuration and state file.
     folder: tempfile::TempDir,
+    /// Abstract socket of memif between agent and generator.
     socket: String,
 }
 
@@ -83,6 +86,7 @@ fn threads_send_every_answer_themselves_and_rightly() {
         let (report, account) = rig.run("server", "2", app, workload);
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(count(&account, "/scheduled"), count(&account, "/replies"), "{account}");
+        // Both threads sent replies, and both left in order at the end.
         assert_eq!(
             (count(&account, "/senders"), count(&account, "/attach/left")),
             (2, 2),
@@ -100,6 +104,7 @@ fn missing_transmit_queues_use_dispatcher_or_refuse() {
         let rig = AgentRig::new("shared", agent_role, "try");
         let (report, account) = rig.run(generator_role, "0", "echo", "echo");
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
+        // Neither thread sent replies itself, but both joined the agent.
         assert_eq!(
             (count(&account, "/senders"), count(&account, "/attach/joined")),
             (0, 2),
@@ -125,6 +130,7 @@ fn stopped_agent_accounts_for_every_task() {
     assert_eq!(account["mbufs_leaked"], 0, "{account}");
     let lost =
         ["worker_lost", "shutdown"].map(|reason| count(&account, &format!("/drops/{reason}")));
+    // Each task was answered, or dropped for one of these reasons at the end.
     let ended = count(&account, "/replies") + lost.iter().sum::<u64>();
     assert_eq!(count(&account, "/scheduled"), ended, "{account}");
     let report = verified(&generator.end());
@@ -140,6 +146,7 @@ fn threads_change_and_leave_but_never_join() {
     let mut agent = rig.agent("spin");
     let generator = rig.generator("server", "2", "fixed(100us)", "300s");
     wait("answers", || rig.counter("replies") > 100);
+    // The agent refuses the first of these changes: its workers are threads, and no process may join them.
     let changes = "add-workers pool=1 workers=9\nset-policy pool=1 policy=weighted-random\n\
                    set-queue pool=1 queue=8\nset-speed workers=4 speed=2\nremove-workers workers=5\n";
     agent.input().write_all(changes.as_bytes()).unwrap();

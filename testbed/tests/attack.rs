@@ -1,4 +1,5 @@
-//! Attacks that run in memory, on an emulated clock: deterministic, with a small budget.
+//! Attacks that run in memory, on an emulated clock: deterministic, with a small budget. Each sends the
+//! inputs of an attacker to a node, and checks the promises that must hold nevertheless.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::attack::{Budget, Row, RunsOn, attacks};
@@ -13,6 +14,7 @@ fn attacks_in_memory_hold() {
     let in_memory = attacks().into_iter().filter(|attack| attack.runs_on == RunsOn::Memory);
     // An attack is held if the node kept every promise.
     let rows: Vec<Row> = in_memory.map(|attack| attack.run(&budget)).collect();
+    // Guards against an empty list.
     assert!(rows.len() >= 12, "the attacks are found: {}", rows.len());
     let fallen: String = rows.iter().filter(|row| !row.held).map(Row::to_string).collect();
     assert!(fallen.is_empty(), "\n{fallen}");

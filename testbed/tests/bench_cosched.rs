@@ -1,6 +1,7 @@
 //! `bench-cosched` in a small run: it measures and counts everything. The results themselves are not
 //! asserted. It runs a batch job beside a worker under several ways to limit the batch (arms), in windows of
-//! time. Bars are required values.
+//! time. Bars are required values. A window is discarded if threads of other programs took too much CPU time in it.
+//! The objective is a percentile of the worker's response times. A window violates it by a higher percentile.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -26,6 +27,7 @@ fn missing_requirement() -> Option<String> {
     if hierarchies.folders().is_empty() {
         return Some("this machine has no cgroups".to_owned());
     }
+    // Creates and removes a cgroup to find out whether this user may.
     let name = format!("try-bench-{}", std::process::id());
     let planned = Group::planned(&hierarchies, Path::new("/"), &name);
     let cpus = Scheduling::of(std::process::id()).unwrap().cpus;

@@ -1,6 +1,7 @@
-//! `bench-host` with few samples: it measures the hand-over of tasks to workers. The machine's speed is not
-//! asserted. Tasks of undisturbed slices of the time count; the rest, during pauses of the machine, is
-//! excluded.
+//! `bench-host` with few samples: it measures an agent's hand-over of tasks to the workers of its host, and the
+//! recovery from a killed worker. Under the policy `cfcfs`, one queue holds the tasks of all workers. It finds a bound
+//! on the tasks of a worker. The machine's speed is not asserted. Tasks of undisturbed slices of the time count; the
+//! rest, during pauses of the machine, is excluded.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -35,6 +36,7 @@ fn loaded_agent_reports_central_queue_measurements() {
         let load_seconds = seconds.to_string();
         let arguments = ["--load-seconds", &load_seconds, "--kills", "0"];
         let Some(figures) = figures(name, &arguments) else { return };
+        // A count among the figures, by its name.
         let tasks =
             |name| figures.iter().find(|figure| figure["name"] == name).unwrap()["value"].as_f64();
         if tasks("undisturbed_tasks").unwrap() + tasks("excluded_tasks").unwrap() > 0.0 {
@@ -48,8 +50,8 @@ fn loaded_agent_reports_central_queue_measurements() {
         keys.sort_unstable();
         assert_eq!(keys, ["against", "name", "ratio", "samples", "unit", "value"], "{figure}");
     }
-    // Returns `None` for an infinite value: tasks of a time in which the machine stalls may never be
-    // answered.
+    // Value of a figure by its name. Returns `None` for an infinite value: tasks of a time in which the machine stalls
+    // may never be answered.
     let figure = |name| {
         let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
         figure["value"].as_f64()

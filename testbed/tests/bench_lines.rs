@@ -28,9 +28,9 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Returns the transfers per packet of a row, or of a section of it, in both orders.
-fn transfers(of: &Value) -> [f64; 2] {
-    ["in_turn", "at_once"].map(|order| of[order]["transfers"].as_f64().expect("a number"))
+/// Returns the cache-line transfers per packet in a part of a row, for both orders of the bursts.
+fn transfers(part: &Value) -> [f64; 2] {
+    ["in_turn", "at_once"].map(|order| part[order]["transfers"].as_f64().expect("a number"))
 }
 
 /// A single core shares no line. Several cores share the state, but no packets or queues.
@@ -47,12 +47,14 @@ fn only_core_shared_lines_move() {
         // Twenty bursts of 32 packets for each core, so at least one exchange; half of the packets are replies.
         assert_eq!(row["packets"], 20 * 32 * cores);
         assert_eq!(row["reply_packets"], 20 * 16 * cores);
+        // Packet bytes belong to one core.
         assert_eq!(transfers(&row["sections"]["wire"]), [0.0, 0.0]);
     }
     assert_eq!(transfers(&alone["lines"]), [0.0, 0.0]);
     let [in_turn, at_once] = transfers(&two["lines"]);
     // The limit of 0.2 is below the third of a line per packet that cores with shared memory words move.
     assert!(0.0 < in_turn && in_turn <= at_once && at_once < 0.2, "{two}");
+    // `top` lists the most expensive lines with the functions that move them.
     assert!(two["top"][0]["functions"][0][0].is_string(), "{two}");
     assert_eq!(alone["top"].as_array().map(Vec::len), Some(0));
 }

@@ -1,4 +1,5 @@
-//! `bench-policy`, which measures the cost of decisions.
+//! `bench-policy`, which measures the cost of a policy's decision (the choice of a worker for a task) in time and
+//! instructions, for several numbers of workers (members).
 
 use std::process::{Command, Stdio};
 

@@ -1,5 +1,9 @@
-//! The demo from a user's view: a real leaf process on memif, with traffic from both sides, and the files
-//! that it leaves.
+//! `wedjat-testbed demo` from a user's view: a real leaf process on memif, with traffic from both sides, and the files
+//! that it leaves. A leaf schedules the tasks of one rack.
+//!
+//! The demo runs each policy at each load, and reports a row for each pair. In emulated time (the default) the testbed
+//! advances the leaf's clock, so that equal seeds give equal rows. In real time a busy machine spoils a row, which is
+//! then invalid. A ledger balances if each received packet was sent, consumed or dropped.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -51,7 +55,8 @@ fn leaf() -> PathBuf {
     leaf
 }
 
-/// Runs the demo in emulated time and returns its rows and its page.
+/// Runs the demo in emulated time: three policies at two loads. Returns its rows and its page. Checks that the JSON on
+/// standard output equals that of the file.
 fn emulated(folder: &Path) -> (Value, String) {
     let leaf = leaf().display().to_string();
     let out = folder.display().to_string();
@@ -93,7 +98,7 @@ fn emulated_runs_are_equal_and_valid() {
     assert!(page.contains("At 90% load ") && page.contains("Measured in real time"));
     assert_eq!(page.matches("<svg").count(), 2);
     assert_eq!(emulated(folder.path()).0, rows);
-    // Plots, and the lines about this machine and its speed, vary.
+    // Plots, and the lines about this machine and its speed, vary. The golden file has the rest of the page.
     let mut parts = page.split("<svg");
     let mut text = parts.next().unwrap().split_once("<body").unwrap().1.to_owned();
     text.extend(parts.map(|part| format!("PLOT{}", part.split_once("</svg>").unwrap().1)));
@@ -101,7 +106,7 @@ fn emulated_runs_are_equal_and_valid() {
     golden::assert_golden("demo.txt", &format!("<body{text}\n"));
 }
 
-/// Returns the rows of a run of two policies, after checks that hold at any speed.
+/// Returns the rows of a real-time run of `horus` and `random`, after checks that hold on a machine of any speed.
 fn balanced(output: &Output) -> Value {
     let printed = text(&output.stderr);
     let rows: Value = serde_json::from_slice(&output.stdout).expect(&printed);
@@ -117,6 +122,7 @@ fn balanced(output: &Output) -> Value {
         assert_eq!(leaf["balanced"], true, "{leaf}");
         assert_eq!(leaf["mbufs_leaked"], 0);
         assert_eq!(leaf["policy"], row["policy"]);
+        // On the way from the leaf to the emulated rack, a full memif queue may lose tasks.
         assert!(leaf["scheduled"].as_u64() >= rack["tasks"].as_u64(), "{row}");
         assert_eq!(rack["dropped"], serde_json::json!({}), "all is well-formed");
     }
@@ -145,11 +151,13 @@ fn two_policies_run_with_balanced_ledgers() {
     for row in rows.as_array().unwrap() {
         let (leaf, rack) = (&row["leaf"], &row["rack"]);
         assert_eq!(rack["tasks"], leaf["scheduled"], "no packet is lost on memif at this rate");
+        // Both ends count the tasks for a worker on the leaf's idle list. A flag in the task's header shows them.
         assert_eq!(rack["idle_picks"], leaf["idle_picks"]);
     }
     assert_eq!(rows[1]["leaf"]["idle_picks"], 0, "random knows no idle list");
     let on_disk: Value = serde_json::from_slice(&fs::read(out.join("demo.json")).unwrap()).unwrap();
     assert_eq!(on_disk, rows);
+    // A header and two rows.
     assert_eq!(fs::read_to_string(out.join("demo.csv")).unwrap().lines().count(), 3);
     assert!(fs::read_to_string(out.join("index.html")).unwrap().contains("<svg"));
 }

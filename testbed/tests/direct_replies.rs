@@ -1,6 +1,7 @@
-//! Direct return in emulated time: one leaf, one agent with its workers, and clients, on ports in memory. Each packet
-//! takes two microseconds to the next part. Response times with direct return are compared with those through the leaf,
-//! and completion reports are lost, repeated and delayed.
+//! Direct return in emulated time: one leaf, one agent with its workers, and clients, on ports in memory. With direct
+//! return the agent sends replies straight to the client, and completion reports of several tasks to the leaf. Each
+//! packet takes two microseconds to the next part. Response times with direct return are compared with those through
+//! the leaf, and completion reports are lost, repeated and delayed.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::cmp::Reverse;
@@ -61,7 +62,7 @@ fn agent_text() -> String {
     )
 }
 
-/// Treatment of the number-th completion report: times of its copies after the usual one.
+/// Treatment of a completion report by its number: delays of its copies in nanoseconds. Without a copy it is lost.
 type ReportFaults = fn(u64) -> &'static [u64];
 
 /// No faults: each report arrives once.
@@ -83,9 +84,9 @@ struct World {
     host: Host,
     /// Packet of a task.
     template: Template,
-    /// Frames on their way, by arrival.
+    /// Frames on their way: time of arrival, number of the frame, and its bytes. The first to arrive is on top.
     frames: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
-    /// Number of frames sent.
+    /// Number of frames sent. It keeps frames with equal times of arrival in order.
     order: u64,
     /// Number of completion reports sent.
     reports: u64,
@@ -105,6 +106,7 @@ impl World {
         let config = AgentConfig::parse(Path::new("agent.toml"), &agent_text()).unwrap();
         let (mut agent, agent_end, _) = LocalAgent::new(&config, 2048).unwrap();
         agent.turn(0).unwrap();
+        // The workers claim their channels, and the agent's next turn grants the claims.
         let claim = |at| agent.region().claim(usize::from(at)).unwrap().unwrap();
         let workers: Vec<_> = (0..WORKERS).map(|at| (claim(at), None)).collect();
         agent.turn(1_000_000).unwrap();
@@ -155,6 +157,7 @@ impl World {
     fn transmit(&mut self, frame: &[u8]) {
         let kind =
             frame.get(udp::PAYLOAD).copied().filter(|_| ether::ether_type(frame) == ether::IPV4);
+        // The lower five bits of the payload's first byte are the packet's code.
         let is_report = kind.is_some_and(|kind| kind & 0x1F == Code::Completions as u8);
         self.reports += u64::from(is_report);
         let copies = if is_report { (self.faults)(self.reports) } else { &[0] };
@@ -210,7 +213,7 @@ impl World {
         }
     }
 
-    /// Advances the time by `ns`. Tasks arrive at this load of the workers.
+    /// Advances the time by `ns` nanoseconds. Tasks arrive at this load of the workers; 0 for none.
     fn pass(&mut self, ns: u64, load: f64) {
         let step_ns = STEPS_NS[usize::from(load < 0.1)];
         let gap_ns = SERVICE_NS / (f64::from(WORKERS) * load);
@@ -289,9 +292,9 @@ fn direct_replies_delay_no_task() {
 #[test]
 fn lost_completion_reports_are_written_off() {
     let faults: ReportFaults = |number| match number % 40 {
-        7 => &[],
-        19 => &[0, 30_000],
-        31 => &[50_000],
+        7 => &[],           // lost
+        19 => &[0, 30_000], // repeated after 30 us
+        31 => &[50_000],    // delayed by 50 us
         _ => &[0],
     };
     for policy in ["horus", "jbsq(k=2)", "cfcfs"] {

@@ -1,4 +1,5 @@
-//! Generator, leaf, agent and workers that run RocksDB, each as a process, connected over memif.
+//! Generator, leaf, agent and workers that run RocksDB, each as a process, connected over memif. The leaf schedules the
+//! tasks of the rack; the agent gives those of its host to workers, through rings in shared memory (the region).
 //!
 //! All processes poll, on any available CPUs. The load is therefore small, and the tests assert nothing about
 //! time. They check the content of every answer, and find every task in the ledgers of all four parts.
@@ -50,8 +51,9 @@ impl RackRig {
         // 0: the agent excludes no worker for silence.
         let timeout_ms = if let Mode::Excluded(ms) = mode { ms } else { 0 };
         let cpus = core_affinity::get_core_ids().unwrap_or_default();
+        // Leaf and agent get different CPUs if there are two.
         let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);
-        let at = |file: &str| folder.path().join(file);
+        let file = |name: &str| folder.path().join(name);
         let leaf = format!(
             "[leaf]\nid = 1\nworker_timeout_ms = 0\ncores = [{}]\nstate = '{}'\nseed = 7\n\
              [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{name}-c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
@@ -59,25 +61,25 @@ impl RackRig {
              [[pool]]\nid = 1\npolicy = 'horus'\n\
              [[server]]\nip = '10.0.2.11'\nworkers = '0-2'\npool = 1\nregisters = true\n",
             cpu(0),
-            at("leaf.state").display()
+            file("leaf.state").display()
         );
         let agent = format!(
             "[agent]\nname = '{}'\ncore = {}\nstate = '{}'\nseed = 7\nworker_timeout_ms = {timeout_ms}\nleaf = '10.0.2.1'\n\
              [[port]]\ndevice = 'net_memif0,role=client,id=1,socket=@{name}-w'\nip = '10.0.2.11/24'\n\
              [[pool]]\nid = 1\npolicy = '{policy}'\nworkers = '0-2'\n",
-            at("region").display(),
+            file("region").display(),
             cpu(1),
-            at("agent.state").display()
+            file("agent.state").display()
         );
         let mut leaf = scheduler(&folder, "leaf", &leaf);
-        wait("the leaf", || leaf.runs() && at("leaf.state").exists());
+        wait("the leaf", || leaf.runs() && file("leaf.state").exists());
         let mut agent = scheduler(&folder, "agent", &agent);
-        wait("the agent", || agent.runs() && at("region").exists());
+        wait("the agent", || agent.runs() && file("region").exists());
         let mut rig = Self { folder, leaf, agent, workers: Vec::new(), name, mode };
         rig.workers = (0..WORKERS).map(|_| rig.worker()).collect();
         rig.wait_for_workers();
         let registered = || {
-            let snapshot = Snapshot::open(&rig.at("leaf.state")).unwrap();
+            let snapshot = Snapshot::open(&rig.file("leaf.state")).unwrap();
             let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
             members.filter(|member| member.presence == MemberPresence::Registered).count()
         };
@@ -86,15 +88,15 @@ impl RackRig {
     }
 
     /// Returns the path of a file in the test's folder.
-    fn at(&self, file: &str) -> PathBuf {
-        self.folder.path().join(file)
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     /// Starts a worker that reads the RocksDB database of the test's folder.
     fn worker(&self) -> Process {
         let mut command = command("wedjat-testbed");
         command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(LONG_TIMEOUT);
-        command.arg("--attach").arg(self.at("region")).arg("--db").arg(self.at("objects"));
+        command.arg("--attach").arg(self.file("region")).arg("--db").arg(self.file("objects"));
         if self.mode != Mode::InOrder {
             command.args(["--sharing", "20us"]);
         }
@@ -103,7 +105,7 @@ impl RackRig {
 
     /// Opens the memory that the agent shares with its workers.
     fn region(&self) -> WorkerRegion {
-        WorkerRegion::open_within(&self.at("region"), TIMEOUT).unwrap()
+        WorkerRegion::open_within(&self.file("region"), TIMEOUT).unwrap()
     }
 
     /// Waits until the agent has admitted a process for every worker.
@@ -116,7 +118,7 @@ impl RackRig {
 
     /// Reads a counter of the running agent.
     fn agent_counter(&self, name: &str) -> u64 {
-        counter(&self.at("agent.state"), name)
+        counter(&self.file("agent.state"), name)
     }
 
     /// Starts a generator of 80 tasks a second. At its end it waits for answers for at most `drain`.
@@ -163,6 +165,8 @@ fn every_task_is_answered_rightly() {
     [Mode::InOrder, Mode::Shared].into_iter().for_each(answers_every_task);
 }
 
+/// Runs the rack until it has answered 150 tasks. Asserts that generator, leaf, agent and workers all counted the same
+/// number of tasks and answers.
 fn answers_every_task(mode: Mode) {
     let rig = RackRig::start("e2e", mode);
     let generator = rig.generator("300s");
@@ -183,12 +187,15 @@ fn killed_worker_loses_only_its_tasks() {
     [Mode::InOrder, Mode::Shared].into_iter().for_each(loses_only_tasks_of_killed);
 }
 
+/// Kills a worker under load, and replaces it. The generator must lose the tasks that the agent wrote off, and no
+/// others. The killed worker's ring bounds their number.
 fn loses_only_tasks_of_killed(mode: Mode) {
     let mut rig = RackRig::start("kill", mode);
     // 10 s suffice for answers that a stalled machine delays. The killed worker never answers its tasks.
     let generator = rig.generator("10s");
     wait("answers", || rig.agent_counter("replies") > 50);
     let region = rig.region();
+    // A worker without a grant has lost its place at the agent, and its late answers count no more.
     let is_admitted = |worker| region.granted(worker) != 0;
     let killed = rig.workers.remove(0);
     killed.signal(Signal::KILL);
@@ -221,12 +228,14 @@ fn suspended_worker_is_excluded_and_ends() {
     let suspended = rig.workers.remove(0);
     suspended.signal(Signal::STOP);
     let region = rig.region();
+    // The agent takes back the grant of a worker that it excludes.
     let is_admitted = |worker| region.granted(worker) != 0;
     wait("its place to be taken away", || !(0..WORKERS).all(is_admitted));
     let before = rig.agent_counter("replies");
     wait("answers of the others", || rig.agent_counter("replies") > before + 50);
     // It finishes the tasks that it had begun. The agent ignores their late answers.
     suspended.signal(Signal::CONT);
+    // Status 1: it did not end in order.
     assert_eq!(suspended.output().status.code(), Some(1));
     let report = report(generator);
     let (leaf, agent, _) = rig.stop();

@@ -1,6 +1,10 @@
 //! The dataplane and the simulator make equal decisions. Each test records the events of the simulator's leaf
 //! and sends them as packets through a [`Leaf`]. The same tasks must go to the same workers in the same
 //! order.
+//!
+//! An [`Event`] is a change of time, an arrival, a reply, a load report without a reply (refresh), or an offer. In an
+//! offer the policy chooses a worker for the longest waiting task; `None` means that the task goes on waiting. Other
+//! tests pass the same events as calls to a [`Picker`], the library's scheduler without packets.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -40,7 +44,7 @@ const SERVER: u32 = 0x0A00_020B;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 
-/// Returns all events at the only leaf of a simulated rack.
+/// Simulates a rack with one leaf under this policy. Returns all events at the leaf.
 fn simulated(policy: &PolicySpec) -> Vec<Event> {
     let config = rack::Config {
         cores: rack::Cores::ONE,
@@ -85,7 +89,7 @@ struct Rig {
     with_options: bool,
 }
 
-/// Returns the configuration of a leaf under this policy.
+/// Returns the configuration of a leaf under this policy. Workers never time out, and the queue holds all tasks.
 fn text(policy: &PolicySpec) -> String {
     let last = FIRST + WORKERS as u16 - 1;
     format!(
@@ -104,6 +108,7 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let neighbours = staged.table.neighbours();
     neighbours.set_static(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
     staged.stages[0].dispatcher_mut(0).unwrap().set_rates(&SPEEDS);
+    // The frames of all tasks, which may wait, and those in the rings. 128 bytes hold the largest frame.
     let sizes = rig::Sizes { depth: 64, frames: TASKS as usize + 64, bytes: 128 };
     let rig::CoreRig { leaf, far: mut far_ends, .. } = rig::leaves(staged, sizes).0.remove(0);
     let (workers, clients) = (far_ends.remove(1), far_ends.remove(0));
@@ -313,15 +318,15 @@ fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
             assert_eq!(Some(released.id), waiting.pop_front(), "{policy}: first in, first out");
             found.push((released.id as u16, released.outcome.unwrap(), None));
         }
-        let of_leaf = rig.decisions();
-        let mut pairs = of_leaf.iter().zip(&found);
+        let in_packets = rig.decisions();
+        let mut pairs = in_packets.iter().zip(&found);
         assert!(
-            of_leaf.len() == found.len()
+            in_packets.len() == found.len()
                 && pairs.all(|(leaf, reported)| {
                     (leaf.0, leaf.1) == (reported.0, reported.1)
                         && reported.2.is_none_or(|idle| idle == leaf.2)
                 }),
-            "{policy} after {decided} tasks: {of_leaf:?} in packets, {found:?} by reports"
+            "{policy} after {decided} tasks: {in_packets:?} in packets, {found:?} by reports"
         );
         decided += found.len();
     }
@@ -361,6 +366,7 @@ fn another_seed_decides_otherwise() {
     let simulated = picks(simulated(&policy));
     let view = wedjat::state::View::heap(WORKERS, 1).remove(0);
     let mut other = Dispatcher::new(&policy, view, Core::ONLY, stream_seed(SEED + 1, 0, 0));
+    // Counts the decisions in which the two streams pick different workers.
     let differs = simulated.iter().filter(|event| {
         let mut picks = [None];
         other.schedule(&[Task::default()], &mut picks);

@@ -1,5 +1,8 @@
 //! A whole fabric in emulated time, in which parts are killed, cut off, added and drained. The report names
 //! the cost of each event, and each cost is within its bound.
+//!
+//! Spines spread tasks over leaves, which schedule the workers of their racks. A controller stores the desired state of
+//! all nodes. Controllers may also run as real processes beside the emulated fabric, which share an etcd.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/golden/mod.rs"]
@@ -91,7 +94,7 @@ fn unexplained_losses_and_missed_bounds_are_reported() {
     let mut late = whole.clone();
     late.rows[0].holds = Some(false);
     assert!(!late.holds());
-    // One lost task belongs to no event now.
+    // The run lost one task more than its events explain now.
     let mut unexplained = whole;
     unexplained.rows[0].lost -= 1;
     assert!(!unexplained.holds());

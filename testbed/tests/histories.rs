@@ -1,6 +1,6 @@
-//! Controllers as processes under faults: their answers are linearizable. A history records requests, answers
-//! and the messages to followers, which receive the desired state. Skipped without etcd, or without the right
-//! to create namespaces.
+//! Controllers as processes under faults: their answers are linearizable. Controllers store the desired state of a
+//! fabric, each change with a new version. A history records requests, answers and the messages to followers, the nodes
+//! that receive the desired state. Skipped without etcd, or without the right to create namespaces.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod processes;
@@ -66,6 +66,7 @@ fn assert_reconnected(file: &Path) {
     let history = std::fs::read_to_string(file).unwrap();
     let lines = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let updates = lines.filter_map(|line| line.get("update").cloned());
+    // Only the first message of a connection has the time of its request.
     let firsts = updates.filter(|update| update["asked_ns"].is_u64());
     let mut connections = BTreeMap::<u64, u32>::new();
     for first in firsts {
@@ -74,7 +75,7 @@ fn assert_reconnected(file: &Path) {
     assert!(connections.values().any(|count| *count > 1), "{connections:?}");
 }
 
-/// Checks a history again.
+/// Checks a history file with the command, which does the same after a run. Returns its output.
 fn check(file: &Path) -> Output {
     histories(&["--check", file.to_str().unwrap()])
 }
@@ -111,6 +112,7 @@ fn controller_with_file_is_linearizable_under_faults() {
 fn history_with_stale_read_fails() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("history.jsonl");
+    // A line of the file: an operation of a client, from its request to its answer.
     let operation = |(began, ended), request: &str, answer: &str| {
         format!(
             r#"{{"operation":{{"client":1,"controller":2,"began_ns":{began},"ended_ns":{ended},"request":{request},"answer":{answer}}}}}"#

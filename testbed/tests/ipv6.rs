@@ -17,7 +17,7 @@ use wedjat_testbed::rack::{Layout, LeafOptions, Options, Rack, Report};
 
 /// Ticks per second: one tick is one nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Interval between two polls of each loop.
+/// Interval between two polls of each loop, in ticks.
 const STEP: u64 = 1_000;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
@@ -32,6 +32,7 @@ fn leaf_passes_all_tasks_between_generator_and_rack() {
 // promise: scheduling.6, measurement.3
 #[test]
 fn emulated_workers_report_queues_in_messages() {
+    // Under `lsq-update` workers report by themselves. Under `jsq(d=2)` the leaf probes two workers for each task.
     for (policy, asks) in [("lsq-update", false), ("jsq(d=2)", true)] {
         let (leaf, rack) = serve(policy, "messages");
         let count = |counter| leaf.stages().counters().read(counter);
@@ -39,6 +40,7 @@ fn emulated_workers_report_queues_in_messages() {
         let sent = if asks { rack.probe_answers } else { queue_reports };
         let received = if asks { Counter::ProbeAnswers } else { Counter::QueueReports };
         assert!(sent > 1_000 && count(received) > 1_000, "{policy}: {rack}");
+        // All eight workers registered, and the leaf excluded none.
         assert_eq!((count(Counter::Registrations) >= 8, count(Counter::WorkersLost)), (true, 0));
     }
 }

@@ -1,6 +1,9 @@
 //! The learner, by which nodes without a scheduler choose where they pass tasks, against traces of the
-//! program published with the paper (uwaterloo-mast/malcolm). `traces/` holds the values: 60 beats (steps of
+//! program published with the Malcolm paper (uwaterloo-mast/malcolm). `traces/` holds the values: 60 beats (steps of
 //! learning) of five nodes with AdamW, and 40 with stochastic gradient ascent, of seeded random loads.
+//!
+//! The learner is an actor-critic: two policies give the probabilities of nodes to pass tasks to (migration) and to
+//! take tasks from (stealing). The critic estimates the value of the loads. In a consensus nodes average their critics.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
@@ -27,7 +30,8 @@ fn compared(path: &Path) -> (Option<i32>, Value) {
     (output.status.code(), value.unwrap_or_else(|_| panic!("{error}")))
 }
 
-/// Keys of the differences.
+/// Keys of the differences: probabilities and temporal-difference error of each beat, and the final parameters of
+/// critic and policies, also after a consensus.
 const NAMES: [&str; 6] =
     ["probabilities", "td_error", "critic", "migration", "stealing", "consensus"];
 
@@ -37,6 +41,7 @@ fn learner_matches_the_released_one() {
     for (name, beats) in [("adamw_n5.json", 60), ("sgd_n5.json", 40)] {
         let (code, differences) = compared(&trace(name));
         assert_eq!((code, &differences["beats"]), (Some(0), &beats.into()), "{differences}");
+        // Sums in another order differ by rounding.
         for key in NAMES {
             let largest = differences[key].as_f64().unwrap();
             assert!(largest < 1e-6, "{name}: {key}: {largest}");
@@ -75,6 +80,7 @@ fn invalid_trace_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.json");
     let good = std::fs::read_to_string(trace("sgd_n5.json")).unwrap();
+    // The valid trace with another value of this key.
     let with = |key: &str, value: Value| {
         let mut trace: Value = serde_json::from_str(&good).unwrap();
         trace[key] = value;

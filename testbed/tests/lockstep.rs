@@ -1,6 +1,9 @@
 //! A leaf in lockstep equals the simulator's: with equal seeds, the same tasks go to the same workers at the
 //! same times. In lockstep, a conductor emulates everything around the leaf and gives it turns: in a turn,
 //! the leaf polls until it is quiet.
+//!
+//! The leaf is the dataplane's code, in this process, on ports in memory. The simulator's model `rack` is the
+//! reference. A run's record holds a digest of all decisions with their times, and the number of answered tasks.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -20,7 +23,8 @@ use wedjat_testbed::sim::{SimArgs, plan, rack};
 const CLIENTS: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
 const WORKERS: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 
-/// Builds the model configuration of these flags, changed by `change`. Its leaf acts like a process.
+/// Returns the model configuration of a rack with 16 workers at load 0.9; `change` alters the flags. The digest makes
+/// the model act like a leaf process and record each task.
 fn config(change: impl FnOnce(&mut SimArgs)) -> rack::Config {
     let text = |text: &str| Some(text.to_owned());
     let mut args = SimArgs {
@@ -59,17 +63,17 @@ fn run_until<S: Scheduler + ?Sized>(
     Ok((outcome, scheduler, workers.idle_picks()))
 }
 
-/// Like [`run_until`], to the end.
-fn run_of<S: Scheduler + ?Sized>(
+/// Like [`run_until`], until all tasks have ended.
+fn run_to_end<S: Scheduler + ?Sized>(
     config: &rack::Config,
     wrap: impl FnOnce(LocalLeaf) -> Box<S>,
 ) -> Result<(Outcome, Box<S>, u64), LockstepError> {
     run_until(config, wrap, &AtomicBool::default())
 }
 
-/// Runs a leaf in memory, and checks the ledger of each core.
+/// Runs a leaf in memory to the end. Checks that the ledger of each core balances without drops.
 fn in_lockstep(config: &rack::Config) -> Outcome {
-    let (outcome, scheduler, _) = run_of(config, Box::new).unwrap();
+    let (outcome, scheduler, _) = run_to_end(config, Box::new).unwrap();
     for core in scheduler.cores() {
         let counters = core.stages().counters();
         assert!(counters.balances());
@@ -78,7 +82,8 @@ fn in_lockstep(config: &rack::Config) -> Outcome {
     outcome
 }
 
-/// Compares the leaf and the simulator task by task in a run of this configuration.
+/// Compares leaf and simulator in a run of this configuration: the digest of all decisions, the numbers of tasks, and
+/// the mean response times of each batch of tasks. Returns the leaf's outcome.
 fn compare(config: &rack::Config) -> Outcome {
     let (found, expected) = (in_lockstep(config), rack::run(config).unwrap());
     let name = &config.leaf;
@@ -108,7 +113,8 @@ fn every_policy_matches_the_simulator() {
 #[test]
 fn workers_with_shared_cores_match_the_simulator() {
     for policy in ["jsq", "jsq-msq", "horus", "jbsq(k=4)", "cfcfs"] {
-        // The second run limits the tasks that share a core. The third has losses and unlike speeds.
+        // A sharing is a quantum, the cost of a switch, and the maximum number of tasks on a core. The second run
+        // limits these tasks. The third has unlike speeds, and losses under all policies except `cfcfs`.
         for sharing in ["10us,500ns", "3us,1us,2", "20us,0ns"] {
             compare(&config(|args| {
                 args.policy = Some(policy.to_owned());
@@ -116,6 +122,7 @@ fn workers_with_shared_cores_match_the_simulator() {
                 args.sharing = Some(sharing.to_owned());
                 if sharing == "20us,0ns" {
                     args.speeds = Some("8x1,8x2".to_owned());
+                    // Only `cfcfs` contains a c.
                     args.loss = (!policy.contains('c')).then(|| "0.001".to_owned());
                 }
             }));
@@ -127,6 +134,7 @@ fn workers_with_shared_cores_match_the_simulator() {
 #[test]
 fn cores_match_the_simulator() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
+        // Replies reach the core that sent the task (same), or any core.
         for (cores, replies, load) in
             [("2", "same", "0.5"), ("2", "any", "0.9"), ("5", "same", "0.9")]
         {
@@ -149,9 +157,9 @@ fn cores_match_the_simulator() {
 /// place is room for a task at a worker, under the policy's bound.
 struct WatchedPlaces {
     leaf: LocalLeaf,
-    /// Start of the current time with a free place.
+    /// Start of the current time with a free place, in nanoseconds; `None` without one.
     free_since_ns: Option<u64>,
-    /// Longest time with a free place so far.
+    /// Longest time with a free place so far, in nanoseconds.
     longest_ns: u64,
     /// Sum over all turns of the number of cores with a waiting task.
     waited: u64,
@@ -168,7 +176,7 @@ impl Scheduler for WatchedPlaces {
         let has_idle =
             || dispatchers.clone().any(|dispatcher| !dispatcher.view().idle().is_empty());
         let is_free = waiting.clone().any(|dispatcher| dispatcher.may_release() || has_idle());
-        // The time includes the step to the turn that takes the place.
+        // The start is noted before the check, so that the time includes the step to the turn that takes the place.
         let since_ns = *self.free_since_ns.get_or_insert(now_ns);
         self.longest_ns = self.longest_ns.max(now_ns - since_ns);
         if !is_free {
@@ -192,7 +200,7 @@ fn no_place_idles_while_another_core_waits() {
             let watched = |leaf| {
                 Box::new(WatchedPlaces { leaf, free_since_ns: None, longest_ns: 0, waited: 0 })
             };
-            let (_, scheduler, _) = run_of(&config, watched).unwrap();
+            let (_, scheduler, _) = run_to_end(&config, watched).unwrap();
             let WatchedPlaces { longest_ns, waited, .. } = *scheduler;
             assert!(waited > 100, "{policy}: {waited}");
             // Cores exchange free places when they poll, within some turns.
@@ -206,7 +214,7 @@ fn no_place_idles_while_another_core_waits() {
 fn ties_losses_and_speeds_make_no_difference() {
     let text = |text: &str| Some(text.to_owned());
     for policy in ["horus", "cfcfs", "jbsq", "sed", "ppot-learned", "jiq"] {
-        // All times are multiples of the same values, so that many events coincide.
+        // All times are multiples of the same values, so that many events coincide (ties).
         compare(&config(|args| {
             args.policy = text(policy);
             args.service = text("fixed(100us)");
@@ -218,6 +226,7 @@ fn ties_losses_and_speeds_make_no_difference() {
             args.service = text("mix(0.9*fixed(20us), 0.1*exp(400us))");
             args.hop = text("0us");
         }));
+        // 1% of the packets are lost. 3000 tasks cross two links each to their workers: about 60 get lost.
         let lossy = compare(&config(|args| {
             args.policy = text(policy);
             args.load = text("0.5");
@@ -225,10 +234,12 @@ fn ties_losses_and_speeds_make_no_difference() {
         }));
         let answered = lossy.record.unwrap().answered;
         assert!(lossy.lost > 30 && answered < 3000 - lossy.lost, "replies get lost, too");
+        // Eight workers of speed 1 and eight of speed 4.
         compare(&config(|args| {
             args.policy = text(policy);
             args.speeds = text("8x1,8x4");
         }));
+        // Compares a run in which a leaf's work takes `delay`. Returns its digest.
         let digest = |delay| {
             let outcome = compare(&config(|args| {
                 args.policy = text(policy);
@@ -247,7 +258,7 @@ fn ties_losses_and_speeds_make_no_difference() {
 // promise: emulated-time.1
 #[test]
 fn periodic_checks_change_nothing() {
-    // Long enough for a leaf's periodic checks of silent workers, lost tasks and neighbours.
+    // 60,000 tasks make the run long enough for a leaf's periodic checks of silent workers, lost tasks and neighbours.
     for policy in ["jiq", "horus"] {
         compare(&config(|args| {
             args.policy = Some(policy.to_owned());
@@ -260,7 +271,8 @@ fn periodic_checks_change_nothing() {
 #[test]
 fn tasks_wait_in_leaf_for_idle_workers() {
     let config = config(|args| args.policy = Some("jbsq(k=1)".to_owned()));
-    let (outcome, scheduler, idle_picks) = run_of(&config, Box::new).unwrap();
+    let (outcome, scheduler, idle_picks) = run_to_end(&config, Box::new).unwrap();
+    // With a bound of one task per worker, only idle workers get tasks.
     assert_eq!(
         (idle_picks, outcome.lost),
         (3000, 0),
@@ -280,7 +292,7 @@ fn another_seed_is_another_run() {
     assert_eq!(in_lockstep(&config).record, in_lockstep(&config).record);
 }
 
-/// Leaf whose account is off by one packet from a certain time on.
+/// Leaf that reports one sent packet too many from 1 ms on.
 struct MiscountingLeaf(LocalLeaf);
 
 impl Scheduler for MiscountingLeaf {
@@ -290,7 +302,7 @@ impl Scheduler for MiscountingLeaf {
     }
 }
 
-/// Leaf whose timer never advances beyond a certain time.
+/// Leaf whose next timer never lies beyond 1 ms. The conductor could then never advance past that time.
 struct RestlessLeaf(LocalLeaf);
 
 impl Scheduler for RestlessLeaf {
@@ -304,10 +316,12 @@ impl Scheduler for RestlessLeaf {
 #[test]
 fn misbehaving_scheduler_is_detected() {
     let config = config(|_| {});
+    // Returns the conductor's error for a leaf with this wrapper.
     let error_of = |wrap: fn(LocalLeaf) -> Box<dyn Scheduler>| {
-        run_of(&config, wrap).err().unwrap().to_string()
+        run_to_end(&config, wrap).err().unwrap().to_string()
     };
     let counts = error_of(|local| Box::new(MiscountingLeaf(local)));
+    // The time in the message begins with 1: the first turn after 1,000,000 ns.
     assert!(counts.contains("packet counts differ at 1"), "{counts}");
     let timer = error_of(|local| Box::new(RestlessLeaf(local)));
     assert!(timer.contains("timer stays at 1000000 ns"), "{timer}");

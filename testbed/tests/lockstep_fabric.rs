@@ -1,5 +1,6 @@
 //! A spine and its leaves in lockstep (emulated time, in which a conductor gives each node turns) equal the
-//! simulator's model with several racks. A leaf that ends is excluded.
+//! simulator's model with several racks. A leaf that ends is excluded. A spine spreads tasks over leaves, each of which
+//! schedules the workers of one rack. Leaves send load signals and heartbeats to the spine.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::fabric::{self, Report};
@@ -30,14 +31,15 @@ fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
     }
 }
 
-/// Asserts that no node reported a fault, and that none received a task or signal from the wrong sender.
+/// Asserts that no node reported a fault, and that none received a task or signal from the wrong sender. An ended node
+/// has no counters.
 fn assert_right(report: &Report, name: &str) {
     assert_eq!(report.faults, Vec::<String>::new(), "{name}");
-    for (at, counted) in
+    for (node, counted) in
         report.counted.iter().enumerate().filter(|(_, counted)| !counted.is_empty())
     {
-        assert_eq!(counted["no_member"] + counted["unknown_peer"], 0, "{name}, node {at}");
-        assert_eq!(counted["spoofed_signal"] + counted["signal_pool"], 0, "{name}, node {at}");
+        assert_eq!(counted["no_member"] + counted["unknown_peer"], 0, "{name}, node {node}");
+        assert_eq!(counted["spoofed_signal"] + counted["signal_pool"], 0, "{name}, node {node}");
     }
 }
 
@@ -90,8 +92,8 @@ fn ended_leaf_is_excluded_within_50_ms() {
             report.lost
         );
         let last_ns = report.chosen_after_ns[&1];
-        // The leaf sent its last heartbeat at most 10 ms before its end, and counts as silent 30 ms after it.
-        // The last task chosen for it is a little earlier.
+        // Time from the leaf's end. The leaf sent its last heartbeat at most 10 ms before its end, and counts as silent
+        // 30 ms after it. The last task chosen for it is a little earlier.
         assert!((18_000_000..50_000_000).contains(&last_ns), "{name}: {last_ns}");
         let spine = &report.counted[0];
         assert_eq!(spine["workers_lost"], 1, "{name}");
@@ -129,7 +131,7 @@ fn packet_loss_is_accounted_and_excludes_no_leaf() {
         assert_right(&report, "losses");
         let lost: u64 = report.lost.values().sum();
         assert_eq!(outcome.tasks, report.answered + lost, "{:?}", report.lost);
-        // Of 4000 tasks, each with three packets between nodes, 1% of the packets are lost: about 120.
+        // 1% of the packets are lost. 4000 tasks with three packets each between nodes lose about 120.
         assert!(lost > 30 && lost < 300, "{lost}");
         assert!(
             report.counted[0]["workers_lost"] == 0,

@@ -46,8 +46,8 @@ fn assert_equal(config: &ct::Config, name: &str) -> f64 {
     model.messages as f64 / config.tasks as f64
 }
 
-/// Returns LSQ's `eps` for this number of leaves: in a slot of the paper's model, the workers then send as
-/// many reports as two samples by each leaf would cost. At most 1.
+/// Returns LSQ's `eps`, the probability with which a busy worker reports, for these numbers of leaves and workers: in a
+/// slot of the paper's model, the workers then send as many reports as two samples by each leaf would cost. At most 1.
 fn eps_of(leaves: usize, workers: usize) -> f64 {
     (2.0 * leaves as f64 / workers as f64).min(1.0)
 }
@@ -152,6 +152,7 @@ fn persistent_idle_matches_until_the_model_searches() {
 // promise: scheduling.6
 #[test]
 fn eps_sets_the_report_rate() {
+    // Number of messages per task. With `eps` 0, workers report only when they become idle.
     let messages = |eps: f64| {
         let policy = format!("lsq-update(eps={eps})");
         assert_equal(&config(&policy, (4, 32), "0.9"), &policy)
@@ -185,7 +186,8 @@ fn nodes_config(
     }
 }
 
-/// Runs agents and model with this configuration, and compares them bit by bit. Returns the agents' figures.
+/// Runs agents and model with this configuration, and compares them bit by bit, also the state of their learners.
+/// Returns the agents' figures.
 fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -> RunDetails {
     let details = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let (model, peers) = wedjat_testbed::sim::nodes::run_with_peers(config).unwrap();
@@ -254,7 +256,7 @@ fn agents_whose_workers_share_match_the_simulator() {
 // promise: agent.4, emulated-time.1
 #[test]
 fn agents_learn_as_the_simulators_nodes() {
-    // Enough beats for the critics to agree.
+    // A beat is a step of learning. The run has enough of them for the nodes to average their critics twice.
     let config = nodes_config("malcolm", |args| {
         (args.beat, args.tasks) = (Some("10us".to_owned()), Some("6000".to_owned()));
     });

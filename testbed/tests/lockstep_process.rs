@@ -1,5 +1,6 @@
 //! Leaf processes in lockstep over memif, as users run them, and their end without a conductor. The conductor
-//! gives a node turns through a clock file: in a turn, the node polls until it is quiet.
+//! gives a node turns through a clock file: in a turn, the node polls until it is quiet. Time stands still otherwise.
+//! Nodes are leaves, which schedule the tasks of a rack, and agents, which give tasks to the workers of a host.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -97,7 +98,7 @@ fn node(role: &str, folder: &Path, clock: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for the end of a process. Returns true for success, and its output.
+/// Waits for the end of a process, and kills it after [`TIMEOUT`]. Returns true for success, and its output.
 fn wait_for_end(mut child: Child) -> (bool, String) {
     let began = Instant::now();
     let status = loop {
@@ -115,7 +116,8 @@ fn wait_for_end(mut child: Child) -> (bool, String) {
     (status.success(), printed)
 }
 
-/// Waits until a node joins the conductor's clock. Returns its number.
+/// Waits until a node joins the conductor's clock. Returns its number, by which the conductor gives it turns. Panics if
+/// the process has ended.
 fn join(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
     loop {
         assert!(child.try_wait().unwrap().is_none(), "it has ended");

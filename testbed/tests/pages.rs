@@ -33,7 +33,8 @@ fn run(page: &Page) -> Option<tempfile::TempDir> {
     page::run(page, bin())
 }
 
-/// Leaf and agent of examples/ as files. Their cores sleep while idle, so that tests share two CPUs.
+/// Commands that write leaf.toml and agent.toml from examples/. Their cores sleep while idle, so that tests share two
+/// CPUs.
 const FILES: &str = r#"
 sed 's/^cores = .*/cores = [0]\npoll = "adaptive"\nworker_timeout_ms = 60000/' examples/agent-leaf.toml >leaf.toml
 sed 's/^core = .*/core = 1\npoll = "adaptive"/' examples/agent.toml >agent.toml
@@ -58,7 +59,7 @@ until wedjat state /dev/shm/wedjat-leaf1; do sleep 0.1; done
 printf '\n[[server]]\nip = "10.0.2.13"\nworkers = "8-11"\npool = 1\n' >>leaf.toml
 "#;
 
-/// Files of nodes that follow a controller.
+/// Commands that write files of nodes that follow a controller: spine, leaf and agent.
 const FABRIC: &str = r#"
 mkdir -p /var/lib/wedjat
 cat >spine.toml <<'END'
@@ -119,7 +120,7 @@ ip netns exec wedjat-worker python3 packets.py 10.0.2.99 10.0.1.2 0 &
 until wedjat state /dev/shm/wedjat-first | grep -q spoofed_reply; do sleep 0.1; done
 "#;
 
-/// A leaf's file with the settings of the page.
+/// Command that writes a leaf's file with the settings of the page, for its checks.
 const SECURED: &str = r#"
 cat >/etc/wedjat/leaf1.toml <<'END'
 [leaf]
@@ -156,7 +157,7 @@ const ELSEWHERE: [&str; 3] = [
     "docs/howto/return-replies-directly.md",
 ];
 
-/// Declares a test for each page.
+/// Declares a test that runs a page, for each name and page. A macro gives each page a test of its own.
 macro_rules! pages {
     ($($name:ident: $page:expr,)*) => {
         $(#[test]
@@ -413,10 +414,10 @@ fn shown_commands_and_options_exist() {
     let (mut known, mut count, mut unknown) = (BTreeMap::new(), 0, Vec::new());
     for (text, page) in &texts {
         // Commands are in lines of blocks of shell commands, and in inline code. Every second part of the
-        // text is a block.
+        // text between ``` is a block.
         let mut parts = text.split("```").enumerate();
-        let snippets = parts.by_ref().flat_map(|(at, part)| {
-            let is_block = at % 2 == 1;
+        let snippets = parts.by_ref().flat_map(|(index, part)| {
+            let is_block = index % 2 == 1;
             let inline = part.split('`').skip(1).step_by(2).filter(move |_| !is_block);
             let lines = part.lines().filter(move |_| is_block && part.starts_with("sh\n"));
             inline.chain(lines).collect::<Vec<_>>()

@@ -1,4 +1,5 @@
-//! Results of runs as files: plots, page and log of tasks, and the figures that `plot` computes from the log.
+//! Results of runs as files: plots, page and log of tasks, and the figures that `wedjat-testbed plot` computes from the
+//! log. A log is CSV with a row for each task. A row of the simulator's output is one run: a policy at a load.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::HashMap;
@@ -50,12 +51,13 @@ fn number(cell: &str, part: usize) -> f64 {
 
 /// Compares a figure of `plot`, with three decimals, with a figure of the run, with six digits. `tolerance`
 /// is a relative difference allowed besides rounding.
-fn assert_equal(printed: f64, of_run: f64, tolerance: f64, name: &str) {
-    let allowed = of_run.abs() * (1e-5 + tolerance) + 6e-4;
-    assert!((printed - of_run).abs() <= allowed, "{name}: {printed}, but the run had {of_run}");
+fn assert_equal(printed: f64, expected: f64, tolerance: f64, name: &str) {
+    let allowed = expected.abs() * (1e-5 + tolerance) + 6e-4;
+    assert!((printed - expected).abs() <= allowed, "{name}: {printed}, but the run had {expected}");
 }
 
-/// Compares all figures of a log with the rows of the run. `unit_us` is the unit of the rows.
+/// Compares the figures that `plot` computes from a log with the rows of the run. `unit_us` is the rows' unit of time
+/// in microseconds. `tolerance` is 0 if log and run have equal histograms.
 fn compare(log: &Path, rows: &[Value], unit_us: f64, tolerance: f64) {
     let runs = plot(log);
     assert_eq!(runs.len(), rows.len());
@@ -201,6 +203,7 @@ fn plots_and_page_are_written() {
         "index.html",
         "mean-over-load.svg",
         "p99-over-load.svg",
+        // Distribution of the response times at each load, and response times over the time of each run.
         "responses-50.svg",
         "responses-90.svg",
         "time-01-horus-at-50.svg",
@@ -302,7 +305,7 @@ fn faulty_logs_are_explained() {
     }
 }
 
-/// Returns the Python block of the how-to.
+/// Returns the first block of Python in docs/howto/analyse-results.md, without its indentation.
 fn python() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/howto/analyse-results.md");
     let page = fs::read_to_string(page).unwrap();
@@ -336,6 +339,7 @@ fn pandas_lines_reproduce_p99() {
         cells.ok()?.try_into().ok()
     };
     let printed: Vec<_> = text.lines().filter_map(last_cells).collect();
+    // Other lines with three numbers have no whole number in the place of the run.
     let printed: Vec<_> = printed.iter().filter(|[_, _, run]| run.fract() == 0.0).collect();
     assert_eq!(printed.len(), rows.len(), "{text}");
     for [p99, p50, run] in printed {

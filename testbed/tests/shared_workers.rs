@@ -1,5 +1,6 @@
 //! Two leaves and one agent in emulated time, on ports in memory. The leaves share the agent's workers, which
-//! report their queues in messages.
+//! report their queues in messages. A leaf schedules tasks; the agent gives the tasks of its host to workers. After
+//! the end of one leaf, the second one serves its clients as before.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -67,11 +68,14 @@ struct Leaf {
     host: Host,
     /// Packet of a task.
     template: Template,
+    /// Number of tasks sent.
     sent: u64,
+    /// Number of tasks answered.
     answered: u64,
 }
 
 impl Leaf {
+    /// Creates a leaf with this number under this policy, and its clients.
     fn new(leaf: usize, policy: &str) -> Self {
         let config = Config::parse(Path::new("leaf.toml"), &leaf_text(leaf, policy)).unwrap();
         let (local, ends) = LocalLeaf::new(&config, 2048).unwrap();
@@ -100,7 +104,7 @@ impl Leaf {
         self.sent += 1;
     }
 
-    /// Receives the frames for the clients.
+    /// Receives the frames for the clients. Counts answers, which must come from this leaf, and answers ARP.
     fn receive_clients(&mut self, leaf: usize) {
         while let Some(mut frame) = self.clients.receive() {
             match self.host.receive(&mut frame, false) {
@@ -195,7 +199,8 @@ impl World {
         }
     }
 
-    /// Advances the time by `ns`. `send` decides which leaves get a task at each step.
+    /// Advances the time by `ns` nanoseconds in steps. `send` gets the number of the step and a leaf. It returns true
+    /// if the leaf gets a task.
     fn pass(&mut self, ns: u64, send: impl Fn(u64, usize) -> bool) {
         for step in 0..ns / STEP_NS {
             self.now_ns += STEP_NS;
@@ -207,7 +212,7 @@ impl World {
         }
     }
 
-    /// Advances the time by `ns` without new tasks.
+    /// Advances the time by `ns` nanoseconds without new tasks.
     fn quiet(&mut self, ns: u64) {
         self.pass(ns, |_, _| false);
     }
@@ -222,13 +227,13 @@ impl World {
         self.leaf(leaf).counters().read(Counter::QueueReports)
     }
 
-    /// Checks that this leaf has no task in flight and lost none.
+    /// Checks that this leaf has no task in flight and lost none, and that the ledgers of leaf and agent balance.
     fn assert_right(&self, leaf: usize, name: &str) {
         let Leaf { answered, sent, local, .. } = self.leaf(leaf);
         let counters = self.leaf(leaf).counters();
         assert_eq!(answered, sent, "{name}: leaf {leaf}");
         assert!(counters.balances() && self.agent.agent().counters().balances(), "{name}");
-        // Each leaf also receives ARP requests for a second leaf's address and counts them as dropped.
+        // Each leaf also receives ARP requests for a second leaf's address, and counts them as dropped.
         let arp_other = counters.dropped(DropReason::ArpOther);
         assert_eq!(counters.dropped_total(), arp_other, "{name}");
         let view = local.leaf().stages().dispatcher(0).unwrap().view();
@@ -240,7 +245,7 @@ impl World {
 
 /// Returns true if a leaf gets a task at a step: every 13 steps, with an offset between the leaves. Two tasks
 /// of 100 us in 65 us are 77% of the capacity of four workers.
-fn both(step: u64, leaf: usize) -> bool {
+fn is_due(step: u64, leaf: usize) -> bool {
     step % 13 == 6 * leaf as u64
 }
 
@@ -260,7 +265,7 @@ fn one_of_two_leaves_survives_the_other() {
             "{policy}: each worker reports after its registration"
         );
 
-        world.pass(60_000_000, both);
+        world.pass(60_000_000, is_due);
         world.quiet(5_000_000);
         let tasks: u64 = (0..LEAVES).map(|leaf| world.leaf(leaf).sent).sum();
         // Two tasks in 65 us for 60 ms.
@@ -287,7 +292,7 @@ fn one_of_two_leaves_survives_the_other() {
 
         // One leaf goes with all its state.
         world.leaves[1] = None;
-        world.pass(40_000_000, both);
+        world.pass(40_000_000, is_due);
         world.quiet(5_000_000);
         world.assert_right(0, policy);
         assert!(
@@ -299,7 +304,7 @@ fn one_of_two_leaves_survives_the_other() {
         world.leaves[1] = Some(Leaf::new(1, policy));
         // The agent sends a message about each worker at least every 100 ms, by which a leaf learns of it.
         world.quiet(120_000_000);
-        world.pass(40_000_000, both);
+        world.pass(40_000_000, is_due);
         world.quiet(5_000_000);
         (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
         assert!(world.reports(1) > 0, "{policy}: the returned leaf receives reports");
@@ -312,7 +317,7 @@ fn one_of_two_probing_leaves_survives_the_other() {
     for policy in ["lsq-sample", "jsq(d=2)"] {
         let mut world = World::new(policy);
         world.quiet(20_000_000);
-        world.pass(60_000_000, both);
+        world.pass(60_000_000, is_due);
         world.quiet(5_000_000);
         (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
         let counted =
@@ -325,7 +330,7 @@ fn one_of_two_probing_leaves_survives_the_other() {
             assert_eq!(world.reports(leaf), 0, "{policy}: who is not asked tells nothing");
         }
         world.leaves[1] = None;
-        world.pass(20_000_000, both);
+        world.pass(20_000_000, is_due);
         world.quiet(5_000_000);
         world.assert_right(0, policy);
     }

@@ -1,7 +1,7 @@
-//! The rule for undisturbed slices does not flatter: it cuts the measured time into slices, and only those
-//! count in which no pause of a loop can have affected a task (undisturbed slices). Generator, leaf and emulated
-//! workers run on an emulated clock with the same tasks, once undisturbed and once with seeded pauses of
-//! either loop. The undisturbed slices of the disturbed run must give the figures of the undisturbed run.
+//! The rule for undisturbed slices does not make figures better than they are. The generator cuts the measured time
+//! into slices. Only those count in which no pause of a loop can have affected a task (undisturbed slices). Generator,
+//! leaf and emulated workers run on an emulated clock with the same tasks, once undisturbed and once with seeded pauses
+//! of either loop. The undisturbed slices of the disturbed run must give the figures of the undisturbed run.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -35,7 +35,9 @@ const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 /// Random pauses of a loop: their rate per second, and their mean length. Intervals and lengths are exponential.
 #[derive(Clone, Copy, Debug)]
 struct Pattern {
+    /// Pauses per second of running time.
     per_s: f64,
+    /// Mean length in seconds.
     mean_s: f64,
 }
 
@@ -74,6 +76,7 @@ impl Stops {
 
     /// Returns true if the loop runs at `now`.
     fn runs(&mut self, now: u64) -> bool {
+        // Without a pattern, `from` never comes, and no pause follows.
         while now >= self.to && self.from < self.to {
             self.next();
         }
@@ -83,6 +86,7 @@ impl Stops {
 
 /// Result of a run.
 struct Run {
+    /// Offered tasks, with the rule for undisturbed slices.
     load: Load,
     /// The generator's counts and its record of each task.
     tally: Tally,
@@ -177,6 +181,7 @@ fn intervals(report: &Report) -> [f64; 3] {
 
 /// Measured time of each run.
 const SECONDS: f64 = 6.0;
+/// Pauses that are short, long, or tiny and frequent.
 const SHORT: Pattern = Pattern { per_s: 60.0, mean_s: 0.1e-3 };
 const LONG: Pattern = Pattern { per_s: 3.0, mean_s: 4e-3 };
 const TINY: Pattern = Pattern { per_s: 700.0, mean_s: 0.04e-3 };
@@ -258,10 +263,10 @@ fn undisturbed_slices_are_representative_near_saturation() {
 fn slices_without_recovery_are_not_representative() {
     let agreements = agreements(0.8, naive);
     // Long pauses leave queues that outlive them. Queues of short pauses drain within a slice. Two seeds give six
-    // figures for each pattern.
+    // figures for each pattern. The values are ordered by seed, then pattern, then figure.
     let [short, long, mixed] = [0, 1, 2].map(|pattern| {
-        let of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
-        agreements.chunks(3 * PATTERNS.len()).flat_map(of).filter(|agrees| *agrees).count()
+        let figures_of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
+        agreements.chunks(3 * PATTERNS.len()).flat_map(figures_of).filter(|agrees| *agrees).count()
     });
     println!("of six figures each agree: {short}, {long}, {mixed}");
     assert!(long + mixed <= 4, "{agreements:?}");

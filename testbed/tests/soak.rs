@@ -1,6 +1,9 @@
 //! Several nodes in emulated time, with faults: the invariants hold for every seed, and violations are found.
 //! A plan describes the system, its load and its faults; values that the options omit are drawn from the
 //! seed. A conductor gives each node turns, in which the node polls until it is quiet.
+//!
+//! A spine spreads tasks over leaves. A leaf schedules the tasks of a rack. An agent gives the tasks of a host to its
+//! workers. Invariants are, for example, balanced counts of packets and bounds on waiting.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::{Command, Output};
@@ -57,6 +60,7 @@ fn faults_of_shared_cores_violate_nothing() {
         let lost: u64 = outcome.lost.values().sum();
         assert_eq!(outcome.tasks, outcome.answered + outcome.refused + lost, "{plan}");
     }
+    // Short tasks do not wait for the end of long ones that share their core.
     let mean_ns = |sharing| run(&plan(1, sharing, "none")).mean_ns;
     let (shared_ns, alone_ns) = (mean_ns("10us,500ns,8"), mean_ns("none"));
     assert!(shared_ns < 0.8 * alone_ns, "{shared_ns} ns, alone {alone_ns} ns");
@@ -156,6 +160,7 @@ fn without_faults_every_task_is_answered() {
             let plan = Plan::draw(seed, &options).unwrap();
             let outcome = run(&plan);
             assert_eq!(outcome.violations, [], "{plan}");
+            // `again` counts answers to tasks that are already answered.
             assert_eq!((outcome.answered, outcome.again), (plan.tasks, 0), "{plan}");
         }
     }
@@ -168,6 +173,7 @@ fn run_follows_its_plan_and_its_text() {
     let plan = Plan::draw(5, &options).unwrap();
     let outcome = run(&plan);
     assert_eq!(run(&plan), outcome);
+    // The same faults as text, in place of those drawn from the seed.
     let written = PlanOptions { faults: Some(plan.faults.to_string()), ..options };
     assert_eq!(run(&Plan::draw(5, &written).unwrap()), outcome);
     assert_ne!(run(&Plan::draw(6, &written).unwrap()).digest, outcome.digest);
@@ -192,9 +198,11 @@ fn node_work_time_is_in_every_answer() {
     assert!((2999.0..3500.0).contains(&added_ns), "{added_ns}");
 }
 
-/// Makes nodes in memory. The leaf has a defect from a certain time on.
+/// Factory of nodes in memory, whose leaf has a defect. Tests show with it that the run's checks find defects.
 struct Defective {
+    /// Emulated time at which the defect begins.
     from_ns: u64,
+    /// Causes the defect, once.
     defect: fn(&mut Memory<LocalLeaf>),
     /// True if the leaf then also loses outgoing packets.
     swallows: bool,
@@ -202,10 +210,13 @@ struct Defective {
 
 /// A leaf with a defect.
 struct DefectiveLeaf {
+    /// The leaf without the defect.
     inner: Memory<LocalLeaf>,
+    /// Emulated time at which the defect begins.
     from_ns: u64,
-    /// Defect to apply after the first turn at `from_ns`; `None` afterwards.
+    /// Defect to apply after the first turn from `from_ns` on; `None` afterwards.
     defect: Option<fn(&mut Memory<LocalLeaf>)>,
+    /// True if the leaf loses outgoing packets after the defect.
     swallows: bool,
 }
 
@@ -221,6 +232,7 @@ impl NodeFactory for Defective {
 }
 
 impl Node for DefectiveLeaf {
+    /// Gives the leaf a turn. Applies the defect once its time has come.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let line = Node::turn(&mut self.inner, now_ns)?;
         if now_ns >= self.from_ns
@@ -291,6 +303,7 @@ fn first_violation(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String
 // promise: emulated-time.2
 #[test]
 fn leaked_packet_buffer_is_found() {
+    // A frame that is never dropped never returns to its pool.
     let violation = first_violation(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
     assert!(violation.contains("packet buffers are in use for"), "{violation}");
 }
@@ -298,6 +311,7 @@ fn leaked_packet_buffer_is_found() {
 // promise: emulated-time.2
 #[test]
 fn uncounted_packet_loss_is_found() {
+    // The only defect is the loss of packets.
     let violation = first_violation(true, |_| {});
     assert!(violation.contains("packet counts differ"), "{violation}");
 }
@@ -305,6 +319,7 @@ fn uncounted_packet_loss_is_found() {
 // promise: emulated-time.2
 #[test]
 fn forgotten_worker_is_found_while_tasks_wait() {
+    // The leaf sends no more tasks to worker 1, without a command that removed it.
     let violation = first_violation(false, |leaf| {
         leaf.scheduler.leaf_mut().stages_mut().set_active(0, Member(1), false);
     });

@@ -1,5 +1,5 @@
 //! Leaf and agent processes over memif, paused, killed and restarted in emulated time: they equal the nodes
-//! in memory.
+//! in memory. The testbed gives each node its turns, and injects the faults of a plan.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -25,6 +25,7 @@ fn run(nodes: &str, faults: &str, seed: u64) -> Value {
 // promise: emulated-time.2
 #[test]
 fn faulty_processes_match_nodes_in_memory() {
+    // Each kind of fault: shares of packets, a cut link, a paused and a killed node, with their times.
     let every_kind = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\
                     kill=agent2@3ms..5ms";
     for (faults, seed) in

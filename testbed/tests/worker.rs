@@ -1,4 +1,5 @@
-//! Worker processes from a user's view. The test itself is the agent.
+//! Worker processes from a user's view. The test itself is the agent: it creates the region (shared memory), grants the
+//! claims by which workers request channels, and gives tasks through a ring of each channel.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod processes;
@@ -58,12 +59,12 @@ impl Agent {
         Self { _folder: folder, path, region, channels }
     }
 
-    /// Returns the agent's name for `--attach`.
+    /// Returns the agent's name for `--attach`, the path of its region.
     fn name(&self) -> &str {
         self.path.to_str().unwrap()
     }
 
-    /// Waits until a process claims each worker's channel, and grants the claims.
+    /// Waits until workers have claimed all channels, and grants each claim. A claim is a number that a worker writes.
     fn welcome(&mut self) {
         let channels = &mut self.channels;
         wait("the workers claim channels", || {
@@ -87,6 +88,7 @@ impl Agent {
                 let mut work = [0; LEN];
                 Work { service_ns: 0, operation, seed: seed_of(APP, seq) }.emit(&mut work);
                 assert!(channel.give(TaskIds { app: APP, seq, class: operation }, &work));
+                // Numbers of the completions since the last look.
                 let mut done = 0..0;
                 wait("the answer comes", || {
                     done = channel.collect().unwrap();
@@ -98,6 +100,7 @@ impl Agent {
                 };
                 let mut reply = vec![0; len];
                 channel.reply(task, &mut reply);
+                // The oracle returns the operation to which this is the right answer.
                 assert_eq!(oracle.answered(APP, seq, &reply), Some(operation), "{reply:?}");
             }
         }
@@ -173,6 +176,7 @@ fn workers_answer_until_stopped() {
         process.signal(Signal::TERM);
         let output = process.end();
         assert!(output.status.success(), "{}", text(&output.stderr));
+        // Two workers with 20 tasks each.
         let account = account(&output);
         assert_eq!((&account["app"], &account["tasks"]), (&app.into(), &40.into()), "{account}");
         let mut ids = [0, 1].map(|at| account["workers"][at]["worker"].as_u64().unwrap());
@@ -189,6 +193,7 @@ fn workers_answer_until_stopped() {
 fn a_database_is_filled_read_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("objects");
+    // The first worker fills the database, the second one finds it.
     for _ in 0..2 {
         let mut agent = Agent::new(1);
         let arguments = ["--app", "rocksdb", "--db", database.to_str().unwrap(), "--attach"];
@@ -214,7 +219,7 @@ fn only_an_orderly_agent_ends_workers_cleanly() {
         agent.work(2, Workload::Echo, 1);
         match in_order {
             true => agent.channels[0].stop(),
-            // The lock goes with the region, like that of a killed process.
+            // The agent holds a lock on its region while it lives. The drop releases it, like the end of a process.
             false => drop(agent),
         }
         let output = process.end();

@@ -1,4 +1,5 @@
-//! Event simulation of jobs on cores. An event is the end of a stage, or the time for a new decision.
+//! Event simulation of jobs on cores, for the evaluation of ASA_X. An event is the end of a stage (a sequential or
+//! parallel part of a job), or the time for a new decision.
 //!
 //! A host is a job with cores of its own. A guest is a second job that shares a host's cores. In the schemes
 //! with ASA_X, a learner per workflow of the host decides the guest's share, and learns from the host's slow-down.
@@ -278,7 +279,7 @@ impl Engine {
     /// Returns the time at which `cores` cores are free if all jobs use their requested wall time, and the
     /// number of cores left over then.
     fn reservation(&self, cores: u32) -> (f64, u32) {
-        // A job beyond its requested time counts as one that ends now.
+        // End of a job by its requested wall time. A job beyond its requested time counts as one that ends now.
         let end_of =
             |running: &ActiveJob| (running.started + self.jobs[running.job].wall).max(self.now);
         let mut ends: Vec<_> = self

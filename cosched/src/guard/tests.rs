@@ -113,11 +113,11 @@ fn load_step_stops_the_batch_within_100_ms() {
         let without_batch = windows(seed, &loads, &settings(), false);
         assert_eq!(violations(&without_batch), 0, "seed {seed}: violated without batch");
         let with_batch = windows(seed, &loads, &settings(), true);
-        // Ten windows are 100 ms. The load rises at windows 500, 1500, 2500 and 3500.
         // The last two of the first five seconds, when the share has reached its limit.
         let low =
             with_batch[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
         assert!(low > 0.3, "seed {seed}: at low load the batch has {low}");
+        // The load rises at windows 500, 1500, 2500 and 3500. Ten windows are 100 ms.
         for step in (500..4000).step_by(1000) {
             let after = &with_batch[step + 10..step + 500];
             let most = after.iter().map(|window| window.batch.part()).fold(0.0, f64::max);

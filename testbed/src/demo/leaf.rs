@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(read.leaf.seed, Some(3));
     }
 
-    /// Starts a shell script in place of a leaf, to test the end of the process.
+    /// Starts a shell script in place of a leaf, to test the end of the process. Returns its folder and its process.
     fn leaf(script: &str) -> (tempfile::TempDir, NodeProcess) {
         let folder = tempfile::tempdir().unwrap();
         let binary = folder.path().join("fake");

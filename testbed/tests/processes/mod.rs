@@ -1,4 +1,5 @@
-//! Processes of the workspace's commands, for tests.
+//! Processes of the workspace's commands for the tests of this folder: start and end, counters, and configurations.
+//! Each process writes an account at its end, a JSON object with its packets and tasks.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 /// Time limit of waits, long enough for a machine that stalls for a while. Only a failing test reaches it.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
-/// The same limit for processes under test. None gives up on another that waits for a CPU.
+/// The same limit for processes under test. No process then gives up on another one that waits for a CPU.
 pub const LONG_TIMEOUT: [&str; 2] = ["--peer-timeout", "300s"];
 
 /// Returns a command of the workspace. `cargo test --workspace` and `cargo build` make those of other
@@ -51,7 +52,7 @@ impl Process {
         kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
     }
 
-    /// Returns true. Panics with the output of a process that has ended by itself.
+    /// Returns true if the process runs. Panics with its output otherwise, so that waits fail with the reason.
     pub fn runs(&mut self) -> bool {
         if self.0.as_mut().unwrap().try_wait().unwrap().is_some() {
             panic!("{}", output_text(&self.0.take().unwrap().wait_with_output().unwrap()));
@@ -64,13 +65,13 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Stops the process in order and returns its output.
+    /// Stops the process in order (SIGTERM) and returns its output.
     pub fn end(self) -> Output {
         self.signal(Signal::TERM);
         self.output()
     }
 
-    /// Stops the process in order and returns its account.
+    /// Same as [`Process::end`], but returns the account. Panics if the process failed.
     pub fn stop(self) -> Value {
         let output = self.end();
         assert!(output.status.success(), "{}", output_text(&output));
@@ -137,7 +138,7 @@ pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &st
 }
 
 /// Returns a generator's report after checks: no answer is wrong or stray, every class has answers, and the
-/// ledgers balance.
+/// ledgers balance. A class is a kind of task in the workload.
 pub fn verified(output: &Output) -> Value {
     let report = json(output);
     // On a busy machine the figures are invalid, and the status says so. The ledgers balance in any case.
