@@ -152,8 +152,8 @@ impl Region {
         assert!(bytes.is_some_and(|end| end <= self.len), "slice beyond its region");
         assert!(at.is_multiple_of(align_of::<T>()), "slice not aligned");
         // SAFETY: `at` is within the region, as just checked.
-        let words = unsafe { self.base.add(at) }.cast();
-        Slice { words, len, _region: Arc::clone(self) }
+        let first = unsafe { self.base.add(at) }.cast();
+        Slice { words: NonNull::slice_from_raw_parts(first, len), _region: Arc::clone(self) }
     }
 }
 
@@ -184,14 +184,13 @@ impl Pod for AtomicU64 {}
 
 /// Words of a region. Keeps the region alive.
 pub struct Slice<T: Pod> {
-    words: NonNull<T>,
-    len: usize,
+    words: NonNull<[T]>,
     _region: Arc<Region>,
 }
 
 impl<T: Pod> Clone for Slice<T> {
     fn clone(&self) -> Self {
-        Self { words: self.words, len: self.len, _region: Arc::clone(&self._region) }
+        Self { words: self.words, _region: Arc::clone(&self._region) }
     }
 }
 
@@ -207,13 +206,13 @@ impl<T: Pod> Deref for Slice<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: `Region::slice` checked bounds and alignment. The region lives as long as this slice. Other
         // threads and processes may write memory of atomics while it is shared.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+        unsafe { self.words.as_ref() }
     }
 }
 
 impl<T: Pod> std::fmt::Debug for Slice<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Slice<{}>({})", std::any::type_name::<T>(), self.len)
+        write!(f, "Slice<{}>({})", std::any::type_name::<T>(), self.words.len())
     }
 }
 

@@ -66,7 +66,7 @@ pub const SECOND: u64 = 1_000_000_000;
 /// Ticks of the clock per second: ticks are nanoseconds.
 const HZ: u64 = SECOND;
 /// Number of buffers of each side, attackers and honest parties, and bytes of a buffer.
-const FRAMES: usize = 1 << 15;
+const FRAMES: usize = 1 << 14;
 const FRAME_BYTES: usize = 2048;
 /// Seconds of load before an honest client's measurement.
 const WARMUP_S: f64 = 0.1;
