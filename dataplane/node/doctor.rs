@@ -18,7 +18,9 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use wedjat_cosched::mechanism::{Class, Controller, FolderFunctions, Hierarchies, MountPoint};
+use wedjat_cosched::mechanism::{
+    Class, Controller, FolderFunctions, Hierarchies, MountPoint, cpu_list,
+};
 
 use wedjat_batch::{AgentMonitor, CoschedError, Job, Policy};
 use wedjat_core::cpus;
@@ -771,15 +773,6 @@ fn listening(key: &str, address: SocketAddr) -> Finding {
             Finding::fail(key, format!("cannot listen at {address}: {error}"), fix)
         }
     }
-}
-
-/// Parses a set of CPUs in the kernel's form: `0-3,8`. Skips invalid parts.
-fn cpu_list(text: &str) -> BTreeSet<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse().ok()?)
-    };
-    text.split(',').filter_map(range).flatten().collect()
 }
 
 /// Formats a set of CPUs, each by its number: `0,1,2`.

@@ -115,12 +115,6 @@ impl Pauses {
     pub fn unknown_from(&self) -> Option<u64> {
         self.unknown_from
     }
-
-    /// Returns the stalls in order.
-    #[must_use]
-    pub fn stalls(&self) -> &[Pause] {
-        &self.stalls
-    }
 }
 
 /// A loop and its stalls.

@@ -114,7 +114,7 @@ fn every_policy_matches_the_simulator() {
 fn workers_with_shared_cores_match_the_simulator() {
     for policy in ["jsq", "jsq-msq", "horus", "jbsq(k=4)", "cfcfs"] {
         // A sharing is a quantum, the cost of a switch, and the maximum number of tasks on a core. The second run
-        // limits these tasks. The third has unlike speeds, and losses under all policies except `cfcfs`.
+        // limits these tasks. The third has unlike speeds and losses.
         for sharing in ["10us,500ns", "3us,1us,2", "20us,0ns"] {
             compare(&config(|args| {
                 args.policy = Some(policy.to_owned());
@@ -122,8 +122,7 @@ fn workers_with_shared_cores_match_the_simulator() {
                 args.sharing = Some(sharing.to_owned());
                 if sharing == "20us,0ns" {
                     args.speeds = Some("8x1,8x2".to_owned());
-                    // Only `cfcfs` contains a c.
-                    args.loss = (!policy.contains('c')).then(|| "0.001".to_owned());
+                    args.loss = Some("0.001".to_owned());
                 }
             }));
         }

@@ -239,9 +239,6 @@ impl Engine {
                 });
                 continue;
             }
-            if reserved.is_none() {
-                reserved = Some(self.reservation(cores));
-            }
             // A job without cores may start as the guest of a running job.
             if let Some((index, decision, share)) = self.host_for(job, position)? {
                 let guest = self.begin(position);
@@ -251,6 +248,10 @@ impl Engine {
                 (allocation.guest, allocation.share) = (Some(guest), share);
                 (allocation.chosen_at, allocation.due) = (self.now, self.now + INTERVAL);
                 continue;
+            }
+            // The first job that starts nowhere gets the reservation.
+            if reserved.is_none() {
+                reserved = Some(self.reservation(cores));
             }
             position += 1;
         }

@@ -19,4 +19,4 @@ pub use group::{Group, GroupError, Limits};
 pub use hierarchy::{Controller, FolderFunctions, Hierarchies, MountPoint, Version};
 pub use launch::{Class, in_group, set_class};
 pub use made::{CgroupFolders, PREFIX};
-pub use process::{Process, Scheduling, threads_of};
+pub use process::{Process, Scheduling, cpu_list, threads_of};

@@ -74,8 +74,9 @@ pub fn threads_of(pid: u32) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Parses the kernel's CPU lists, such as `0-3,8`.
-fn cpu_list(text: &str) -> BTreeSet<usize> {
+/// Parses a set of CPUs in the kernel's form: `0-3,8`. Skips invalid parts.
+#[must_use]
+pub fn cpu_list(text: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.trim().parse::<usize>().ok()?..=last.trim().parse().ok()?)

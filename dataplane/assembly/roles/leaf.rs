@@ -486,10 +486,10 @@ fn tasks_wait_for_the_servers_mac_address() {
     drop(frames);
     assert_eq!(rig.count(Gauge::Held), 1);
     assert!(rig.leaf.stages().counters().balances());
-    for (server, question) in questions.iter().enumerate() {
+    for question in &questions {
         let mut frame = [0; arp::FRAME_LEN];
-        // Questions come in any order: the index of the server asked for. `server.max(1)` is always 1.
-        let server = if question.target == SERVERS[0] { 0 } else { server.max(1) };
+        // Questions come in any order.
+        let server = SERVERS.iter().position(|&ip| ip == question.target).unwrap();
         question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
         assert!(rig.far[WORKERS].send(&frame));
     }
