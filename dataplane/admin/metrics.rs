@@ -388,7 +388,7 @@ pub fn render(node: &NodeSnapshot, format: Format) -> String {
     workers(&mut text, node);
     peers(&mut text, node);
     ports(&mut text, node);
-    batches(&mut text, &wedjat_batch::jobs_of_this_process(std::process::id().into()));
+    batches(&mut text, &wedjat_batch::jobs_of_agent(std::process::id().into()));
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
     }

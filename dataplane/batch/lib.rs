@@ -18,7 +18,7 @@ pub mod queue;
 pub mod watching;
 
 pub use job::{BatchSettings, Job, JobEnd, Signals, run};
-pub use notes::{JobState, Note, NotesFolder, jobs_of_this_process};
+pub use notes::{JobState, Note, NotesFolder, jobs_of_agent};
 pub use options::{Objective, Policy};
 pub use progress::Measure;
 pub use queue::JobQueue;

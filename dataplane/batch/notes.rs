@@ -1,8 +1,9 @@
 //! Folder of notes of batch jobs, which use the idle time of an agent's workers. Each job describes itself and its
 //! cgroups in a *note*, a JSON file, before it creates the cgroups.
 //!
-//! Jobs of one agent run one at a time in the order of arrival. Each new job removes the leftovers of killed jobs:
-//! processes, cgroups and notes.
+//! Jobs of one agent run one at a time in the order of arrival. The process of a job removes the job's note at its end.
+//! A *killed job* is a note without a live process: that process ended without a complete clean-up. Each new job, of
+//! any agent, removes the leftovers of killed jobs: processes, cgroups and notes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -48,13 +49,13 @@ impl JobState {
 /// Note of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Note {
-    /// Process that runs it. Its id is the job's number.
+    /// Process of `wedjat cosched run`, which starts the job's command and controls it. Its id is the job's number.
     pub process: Process,
     /// Position in the queue: larger than all earlier ones.
     pub turn: u64,
-    /// Path of its agent's region.
+    /// Path of the region of its agent, on whose cores it runs. Jobs with equal paths share a queue.
     pub agent: PathBuf,
-    /// Process of the agent.
+    /// Process id of the agent at the job's start.
     pub agent_pid: u64,
     /// Command.
     pub command: String,
@@ -64,14 +65,16 @@ pub struct Note {
     pub objective: String,
     /// State.
     pub state: JobState,
-    /// Cgroup folders created for it, or about to be created.
+    /// Folders of its cgroup, one in each hierarchy. Written before their creation; empty until the job's turn.
     pub made: CgroupFolders,
     /// Latest figures.
     #[serde(default)]
     pub figures: Figures,
 }
 
-/// Figures of a job.
+/// Figures of a job. The job's process *observes* the workers every 20 ms. At each observation it computes a percentile
+/// of the latencies in the last 200 ms, the *window*. A *round* is the longer interval between two choices of the
+/// share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Present share of the cores' time, from 0 to 1.
@@ -80,7 +83,7 @@ pub struct Figures {
     pub allowed: f64,
     /// Fraction of the workers' time that their tasks need.
     pub load: f64,
-    /// Latency percentile of the last round in microseconds; `None` if no task ended.
+    /// Latency percentile of the tasks that ended in the last round, in microseconds; `None` without such a task.
     pub tail_us: Option<f64>,
     /// Seconds since the start.
     pub elapsed_seconds: f64,
@@ -92,9 +95,9 @@ pub struct Figures {
     pub done: f64,
     /// Total work.
     pub work: Option<f64>,
-    /// Observations of the workers with a completed task.
+    /// Number of observations with a completed task in their window.
     pub windows: u64,
-    /// Observations with a missed objective.
+    /// Number of these observations with a percentile above the objective.
     pub violations: u64,
     /// Number of decisions about the share.
     pub decisions: u64,
@@ -192,7 +195,8 @@ impl NotesFolder {
         fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(self.fault(&path))
     }
 
-    /// Removes a job's note and counter.
+    /// Removes a job's note, the unfinished new version of it (`.new`), and its progress counter. Ignores missing
+    /// files.
     pub fn forget(&self, id: u32) {
         for kind in ["json", "new", "progress"] {
             let _ = fs::remove_file(self.0.join(format!("{id}.{kind}")));
@@ -228,7 +232,8 @@ impl NotesFolder {
         self.write(note).map(|()| true)
     }
 
-    /// Returns the notes of all jobs, including killed ones, in the order of arrival.
+    /// Returns the notes of all jobs, including killed ones, in the order of arrival. Skips files that it cannot read
+    /// or parse.
     #[must_use]
     pub fn notes(&self) -> Vec<Note> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
@@ -246,12 +251,15 @@ impl NotesFolder {
         self.notes().into_iter().filter(|note| note.process.is_alive()).collect()
     }
 
-    /// Removes the leftovers of killed jobs, and returns their notes. A job whose processes do not end keeps its
-    /// note for the next time. `folder_functions` create and remove cgroups: the kernel's, or a test's.
+    /// Removes the leftovers of killed jobs, and returns their notes. `folder_functions` create and remove cgroups: the
+    /// kernel's, or a test's.
+    ///
+    /// Stops at the first job with a process that does not end, or with a cgroup that stays. Each wait takes up to
+    /// 10 s. The queue stays locked meanwhile, so other jobs of this user cannot enter or start.
     ///
     /// # Errors
-    /// If the queue cannot be locked, a process does not end, or a cgroup cannot be removed. The remaining notes stay
-    /// then.
+    /// If the queue cannot be locked, a process does not end, or a cgroup cannot be removed. The notes of this job and
+    /// of later ones stay for the next call.
     pub fn clean(&self, folder_functions: FolderFunctions) -> Result<Vec<Note>, CoschedError> {
         let _lock = self.lock()?;
         let mut cleaned = Vec::new();
@@ -268,9 +276,9 @@ impl NotesFolder {
     }
 }
 
-/// Returns the running jobs beside the workers of the agent with this process id.
+/// Returns the started jobs (running or ending) of the agent with this process id.
 #[must_use]
-pub fn jobs_of_this_process(agent_pid: u64) -> Vec<Note> {
+pub fn jobs_of_agent(agent_pid: u64) -> Vec<Note> {
     let mut jobs = NotesFolder::existing().map(|folder| folder.jobs()).unwrap_or_default();
     jobs.retain(|note| note.agent_pid == agent_pid && note.state != JobState::Waiting);
     jobs

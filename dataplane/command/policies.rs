@@ -39,10 +39,12 @@ fn text() -> String {
     text
 }
 
-/// Describes where a policy runs, and how it differs there from the simulator's model.
+/// Describes the nodes that run a policy, and the differences between these nodes and the simulator's model. In the
+/// printed text, "there" means on these nodes, not in the simulator.
 fn where_it_runs(entry: &Entry) -> String {
     let mut runs = match entry.runs {
         Runs::Leaf | Runs::LeafHolding => "runs: simulator, leaf, agent",
+        // `rack` and `fabric` are models of the simulator. `runs_on_spine` below adds the real node.
         Runs::Spine => "runs: simulator (rack, fabric)",
     }
     .to_owned();
@@ -50,16 +52,20 @@ fn where_it_runs(entry: &Entry) -> String {
         runs.push_str(", spine; its members there are leaves");
     }
     if entry.runs == Runs::LeafHolding {
+        // `queue` is the pool's key in a configuration file: the maximum number of waiting tasks per core.
         runs.push_str("; tasks wait there, at most `queue` of the pool");
     }
     if entry.by_rate {
         runs.push_str("; rates there are the configuration's `speed` and `speeds`");
     }
+    // In the simulator, members choose the time of their reports under these policies. Real members by default do not.
     if entry.members_choose_reports() {
         runs.push_str("; there every reply carries the queue length, without a message");
+        // The default thus changes the meaning of some parameters.
         if !entry.on_leaf.is_empty() {
             runs.push_str(&format!(", so that {}", entry.on_leaf));
         }
+        // A narrower condition: some of these policies also need probes, so their members cannot choose alone.
         if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.uses_member_reports()) {
             runs.push_str("; with `reports = \"messages\"` members report as in the simulator");
         }

@@ -17,9 +17,9 @@ pub type Stream = Xoshiro256PlusPlus;
 const PAIRS: usize = 1 << 14;
 /// Largest distance in tasks between a service time and the gap it is compared with.
 const LAG_MAX: usize = 8;
-/// Outputs of a stream that must not occur in another stream.
+/// Number of first outputs of each stream that the self-test compares. All of them must differ.
 const OUTPUTS: usize = 4096;
-/// Limit of the rank correlation, in standard deviations. Independent series of one core exceed it once in a
+/// Limit of the absolute rank correlation, in standard deviations. Independent series of one core exceed it once in a
 /// hundred thousand self-tests.
 const DEVIATIONS_MAX: f64 = 5.0;
 
@@ -44,7 +44,8 @@ impl StreamSeed {
     /// Derives the seed for `purpose` on `core` from the user's `seed`.
     #[must_use]
     pub fn derive(seed: u64, purpose: &str, core: u32) -> Self {
-        // Mixes in one byte of the purpose at a time, then the core.
+        // Mixes in one byte of the purpose at a time, then the core. The shift moves the core away from the bits of a
+        // byte. So a core never acts as one more byte of the purpose.
         let named = purpose.bytes().fold(mixed(seed), |state, byte| mixed(state ^ u64::from(byte)));
         let seed = mixed(named ^ (u64::from(core) << 32));
         Self { purpose: purpose.to_owned(), core, seed }
@@ -80,7 +81,7 @@ impl CoreSeeds {
 /// Two streams depend on each other, so that a run would be meaningless.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DependentStreams {
-    /// An output of the first stream occurs in the second.
+    /// One of the first outputs of a stream occurs in another stream, or twice in the same stream.
     #[error("the streams {0} and {1} share outputs; choose another --seed")]
     Overlap(String, String),
     /// Gaps and service times are correlated.
@@ -93,9 +94,9 @@ pub enum DependentStreams {
         core: u32,
         /// Tasks between gap and service time.
         lag: i32,
-        /// Rank correlation.
+        /// Rank correlation, with its sign.
         correlation: f64,
-        /// Largest correlation that chance explains.
+        /// Largest absolute correlation that chance explains.
         limit: f64,
     },
 }
@@ -103,9 +104,9 @@ pub enum DependentStreams {
 /// Result of the self-test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Independence {
-    /// Largest rank correlation of gaps and service times over all cores and lags.
+    /// Largest absolute rank correlation of gaps and service times over all cores and lags.
     pub correlation_max: f64,
-    /// Largest correlation that chance explains.
+    /// Largest absolute correlation that chance explains.
     pub limit: f64,
 }
 
@@ -123,12 +124,12 @@ pub fn self_test(
     let limit = DEVIATIONS_MAX / (PAIRS as f64).sqrt();
     let mut correlation_max = 0.0_f64;
     for core in cores {
-        let gaps = ranks(&gaps(&mut core.arrivals.stream(), schedule.clone()));
+        let gap_ranks = ranks(&gaps(&mut core.arrivals.stream(), schedule.clone()));
         let mut stream = core.service.stream();
         let services: Vec<_> = (0..PAIRS).map(|_| service.sample_ns(&mut stream).0).collect();
-        let services = ranks(&services);
+        let service_ranks = ranks(&services);
         for lag in -(LAG_MAX as i32)..=LAG_MAX as i32 {
-            let correlation = correlation(&gaps, &services, lag);
+            let correlation = correlation(&gap_ranks, &service_ranks, lag);
             correlation_max = correlation_max.max(correlation.abs());
             if correlation.abs() > limit {
                 let core = core.arrivals.core;
@@ -139,8 +140,9 @@ pub fn self_test(
     Ok(Independence { correlation_max, limit })
 }
 
-/// Checks that no two streams share a 64-bit output among their first [`OUTPUTS`]. Streams with equal seeds, or
-/// copies that are shifted by less, do. Independent streams of one core do so with a probability of 2e-12.
+/// Checks that the first [`OUTPUTS`] 64-bit outputs of all streams differ, within a stream and between streams. Streams
+/// with equal seeds, or copies shifted by less, share outputs. The two independent streams of one core fail with a
+/// probability of 2e-12.
 fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     let mut outputs = Vec::new();
     for seed in cores.iter().flat_map(|core| [&core.arrivals, &core.service]) {
@@ -202,7 +204,7 @@ fn correlation(a: &[f64], b: &[f64], lag: i32) -> f64 {
 }
 
 /// Scatters the bits of a number: step and finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
-/// number generators, OOPSLA 2014). Equal numbers stay equal.
+/// number generators, OOPSLA 2014). A bijection: different numbers give different results.
 #[inline]
 #[must_use]
 pub fn mixed(number: u64) -> u64 {

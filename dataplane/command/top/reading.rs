@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use wedjat::cosched::{Note, jobs_of_this_process};
+use wedjat::cosched::{Note, jobs_of_agent};
 use wedjat::state::table::{Role, agents_file};
 use wedjat::state::{Snapshot, StateError};
 
@@ -48,7 +48,7 @@ impl Reading {
         let node = |(snapshot, written): (Option<Snapshot>, _)| {
             let snapshot = snapshot?;
             let jobs = match snapshot.role {
-                Role::Agent => jobs_of_this_process(snapshot.pid),
+                Role::Agent => jobs_of_agent(snapshot.pid),
                 _ => Vec::new(),
             };
             Some(NodeReading { snapshot, written, jobs })

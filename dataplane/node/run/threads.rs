@@ -1,6 +1,9 @@
-//! Agent with workers that are threads of its own process. Each sends its replies itself through its own transmit
-//! queue, if the devices have enough queues. Otherwise it returns them to the dispatcher, the core that polls the
-//! devices.
+//! Agent with workers that are threads of its own process.
+//!
+//! The key `worker_sends` of the agent's file chooses the sender of the replies. With `try`, the default, a worker
+//! sends its replies itself if the devices have a transmit queue for it. Other workers return their replies to the
+//! dispatcher, the core that polls the devices. With `must`, all workers need a queue, or the agent does not start.
+//! With `never`, the dispatcher sends all replies.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -9,8 +12,8 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = AgentConfig::load(Path::new("agent.toml"))?;
-//! // Called once for each worker; returns the function that its thread runs.
-//! let work = |_place| {
+//! // Called once for each worker; returns the function that its thread calls for each task.
+//! let work = |_identity| {
 //!     |request: &wedjat::role::agent::Request<'_>, reply: &mut [u8]| {
 //!         reply[..request.payload.len()].copy_from_slice(request.payload);
 //!         Some(request.payload.len())
@@ -43,8 +46,8 @@ use super::{LaunchError, Options};
 
 /// Default time for which an idle worker polls its channel before it sleeps, the same as for worker processes.
 const SPIN: Duration = Duration::from_micros(50);
-/// Time within which the dispatcher must accept a worker of its own process, whose replies it sends. The dispatcher
-/// starts soon after the worker.
+/// Time within which the dispatcher must grant a channel to a worker thread whose replies it sends. The default for
+/// worker processes is shorter, because they attach to a running agent. The dispatcher starts after these threads.
 const GRANT_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a worker without its own queue checks for a stop request.
 const WAIT_MAX: Duration = Duration::from_millis(50);
@@ -61,7 +64,7 @@ pub struct Threads<W> {
     pub cpus: Vec<usize>,
     /// Time for which an idle worker spins before it sleeps.
     pub spin: Duration,
-    /// Called once for each worker; returns the function that its thread calls for each task.
+    /// Called once for each worker, with its identity; returns the function that its thread calls for each task.
     pub work: W,
 }
 
@@ -76,7 +79,8 @@ impl<W> Threads<W> {
 /// second.
 ///
 /// # Errors
-/// If it cannot start, its core failed, or the devices lack queues demanded by the configuration.
+/// If it cannot start, its core failed, or the devices lack queues demanded by the configuration. Also for a clock file
+/// or batch jobs, which need workers in other processes.
 pub fn run_with<S: Serve>(
     config: &AgentConfig,
     options: &Options,
@@ -84,9 +88,11 @@ pub fn run_with<S: Serve>(
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
+    // Worker threads serve tasks in real time, and a clock file emulates time.
     if let Some(path) = options.clock.clone() {
         return Err(ClockError::Threads { path }.into());
     }
+    // A batch job is another process and watches workers in a region file. The region of threads is on the heap.
     if !config.jobs.is_empty() {
         let (path, jobs) = (config.path.clone(), config.jobs.len());
         return Err(LaunchError::JobsBesideThreads { path, jobs });
@@ -99,16 +105,17 @@ pub fn run_with<S: Serve>(
     let region = Arc::new(WorkerRegion::heap(&host.identities(), host.slots, host.payload)?);
     let Threads { cpus, spin, mut work } = threads;
     let mut start_threads = |eal: &Eal, queues: Queues, signer: Option<&Arc<Signer>>| {
-        create_workers(config, &region, (queues, signer), |index, reply_path| {
+        create_workers(config, &region, (queues, signer), |index, path| {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            spawn(reply_path, eal.clone(), cpu, spin, work(host.identities()[index]))
+            spawn(path, eal.clone(), cpu, spin, work(host.identities()[index]))
         })
     };
     let create_region = || Ok(Arc::clone(&region));
     start(config, options, create_region, Some(&mut start_threads), stop, report)
 }
 
-/// Way in which a worker's replies are sent, with the worker's end of its channel or the data to attach.
+/// Sender of a worker's replies, with the worker's end of its channel or the data to attach. The configuration's
+/// [`ReplyPath`] and the number of transmit queues determine it.
 enum WorkerPath {
     /// The worker sends them itself.
     Direct(Box<ThreadWorker<Outlet>>),
@@ -128,6 +135,8 @@ fn create_workers(
     mut spawn: impl FnMut(usize, WorkerPath) -> std::io::Result<JoinHandle<()>>,
 ) -> Result<ThreadWorkers, LaunchError> {
     let (host, identities) = (&config.host, config.host.identities());
+    // Counts unfinished tasks by the worker that the leaf chose. Another worker may serve a task, and its reply must
+    // report the chosen worker's count. So all workers share the counts.
     let load = Arc::new(NamedLoad::new(identities.len()));
     let mut workers = ThreadWorkers { load: Arc::clone(&load), ..ThreadWorkers::default() };
     let queue_sets = queue_sets(queues, config)?;
@@ -216,7 +225,7 @@ fn spawn(
     };
     let work = move || {
         if let Some(cpu) = cpu {
-            // Cannot fail: the start checked that this CPU is usable.
+            // `run_with` has checked this CPU. If the system took it away since, the worker runs on other CPUs.
             let _ = cpus::pin(cpu);
         }
         // Registration with EAL gives the thread a mempool cache. Without one, buffers return to the pool one by one,
@@ -233,7 +242,8 @@ fn spawn(
 }
 
 /// Runs a worker whose replies the dispatcher sends: it gets tasks and returns replies through the rings of its channel
-/// in `region`. `payload` is the maximum length of a reply in bytes. Returns after the agent's stop, or logs an error.
+/// in `region`. `payload` is the maximum length of a reply in bytes. Returns after the agent's stop, or after an error,
+/// which it logs.
 fn run_on_rings(
     name: &str,
     region: &Arc<WorkerRegion>,

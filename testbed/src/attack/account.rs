@@ -1,4 +1,4 @@
-//! Account of an attack: the inputs sent, the checked promises, and figures.
+//! Account of an attack: its actions, the checked promises, and figures.
 
 use std::fmt::Display;
 
@@ -11,25 +11,25 @@ pub struct Check {
     pub promise: String,
     /// True if the promise held.
     pub held: bool,
-    /// Observed value. Some checks give the text of a failure even if the promise held.
+    /// Observed value. For some checks it is the fixed text of a failure; valid only if `held` is false.
     pub found: String,
 }
 
 /// Account of an attack, filled during its run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Account {
-    /// Kinds of input sent, with their numbers.
+    /// Numbers of the attack's actions by kind, such as packets sent or processes killed.
     pub tried: Vec<(String, u64)>,
     /// Checked promises.
     pub checks: Vec<Check>,
     /// Figures, with their units in their names.
     pub figures: Vec<(String, f64)>,
-    /// Attacks that this machine does not allow, with reasons.
+    /// Parts of the attack that this machine does not allow, each with the reason.
     pub skipped: Vec<String>,
 }
 
 impl Account {
-    /// Adds to the number of inputs sent.
+    /// Adds `count` actions of this kind.
     pub fn tried(&mut self, kind: &str, count: u64) {
         match self.tried.iter_mut().find(|(name, _)| name == kind) {
             Some((_, sum)) => *sum += count,
@@ -42,13 +42,13 @@ impl Account {
         self.checks.push(Check { promise: promise.into(), held, found: found.to_string() });
     }
 
-    /// Checks that every sent task was answered.
+    /// Records a promise that every sent task was answered, with both numbers.
     pub fn check_answered(&mut self, promise: impl Into<String>, answered: u64, sent: u64) {
         self.check(promise, answered == sent, format!("{answered} of {sent}"));
     }
 
-    /// Checks that the ledger (account of all packets) balances at the end of a run under this policy:
-    /// received packets equal those sent on, consumed, dropped and held.
+    /// Records the result of the ledger's check at the end of a run under this policy. `balances` is true if received
+    /// packets equal those sent on, consumed, dropped and held. `found` has the text of an imbalance in both cases.
     pub fn check_ledger(&mut self, policy: &str, balances: bool) {
         self.check(format!("{policy}: the ledger balances"), balances, "a difference");
     }
@@ -64,7 +64,7 @@ impl Account {
         self.figures.push((name.into(), value));
     }
 
-    /// Records an attack that this machine does not allow, with the reason.
+    /// Records a part of the attack that this machine does not allow, with the reason.
     pub fn skip(&mut self, reason: impl Into<String>) {
         self.skipped.push(reason.into());
     }
