@@ -296,9 +296,9 @@ impl ReplayResult {
         self.difference.is_none_or(|difference| difference < 1e-9 && self.other_shares == 0)
     }
 
-    /// Formats the last round and a summary as text.
+    /// Returns a summary with the last round, as text.
     #[must_use]
-    pub fn lines(&self) -> String {
+    pub fn summary(&self) -> String {
         let Self { decisions, unanswered, mean_loss, .. } = self;
         let mut text = format!(
             "mode {}: {decisions} decisions ({unanswered} without outcome), {} rounds, mean loss {mean_loss:.4}\n",

@@ -119,7 +119,7 @@ impl Replay {
         let replayed =
             replay(BufReader::new(file), &overrides).map_err(|error| format!("{path}: {error}"))?;
         let text = match self.format {
-            Format::Text => replayed.lines(),
+            Format::Text => replayed.summary(),
             Format::Json => format!("{}\n", serde_json::to_string(&replayed)?),
         };
         Ok((text, replayed.agrees()))

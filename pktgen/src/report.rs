@@ -126,11 +126,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes the recorded tasks for the results: run number `run`, described by `subject`, in pool `pool`.
-    pub fn take_tasks(&mut self, run: usize, subject: RunDescription, pool: u16) -> RunTasks {
+    /// Takes the recorded tasks for the results: run number `run`, described by `description`, in pool `pool`.
+    pub fn take_tasks(&mut self, run: usize, description: RunDescription, pool: u16) -> RunTasks {
         let mut tasks = std::mem::take(&mut self.tasks);
         tasks.iter_mut().for_each(|task| task.pool = u32::from(pool));
-        RunTasks { run, subject, seed: self.manifest.seed, tasks }
+        RunTasks { run, description, seed: self.manifest.seed, tasks }
     }
 
     /// Creates the report from the merged counts of all cores. `slices` is from [`Tally::slices`], `floor`

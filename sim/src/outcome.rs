@@ -189,14 +189,14 @@ impl RowLabels {
     #[must_use]
     pub fn run_tasks(&self, run: usize, seed: u64, tasks: Vec<Task>) -> RunTasks {
         let setting = self.swept.iter().map(|(flag, value)| format!("{flag}={value}"));
-        let subject = results::RunDescription {
+        let description = results::RunDescription {
             model: self.model.to_owned(),
             policy: self.policy.clone(),
             load: Some(self.load),
             offered_pps: None,
             setting: setting.collect::<Vec<_>>().join(";"),
         };
-        RunTasks { run, subject, seed, tasks }
+        RunTasks { run, description, seed, tasks }
     }
 }
 

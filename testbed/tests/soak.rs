@@ -295,9 +295,9 @@ fn first_violation(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String
     let mut factory = Defective { from_ns: 12_000_000, defect, swallows };
     let outcome = system::run(&plan, &mut factory, &AtomicBool::default()).unwrap();
     let violation = outcome.violations.first().expect("the defect is found");
-    assert_eq!(violation.who, "leaf1");
+    assert_eq!(violation.node, "leaf1");
     assert!(violation.at_ns >= 12_000_000);
-    violation.what.clone()
+    violation.description.clone()
 }
 
 // promise: emulated-time.2

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+use super::folders::{CgroupFolders, PREFIX};
 use super::hierarchy::{Controller, FolderFunctions, Hierarchies, Version};
-use super::made::{CgroupFolders, PREFIX};
 
 /// Interval between checks for exited processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);

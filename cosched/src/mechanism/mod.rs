@@ -6,17 +6,17 @@
 //! they are created ([`CgroupFolders`]), so that the next process can remove what a killed one left behind.
 
 mod actuator;
+mod folders;
 mod group;
 mod hierarchy;
 mod launch;
-mod made;
 mod process;
 #[cfg(test)]
 mod tests;
 
 pub use actuator::{Actuator, Quota, Unlimited, Weight};
+pub use folders::{CgroupFolders, PREFIX};
 pub use group::{Group, GroupError, Limits};
 pub use hierarchy::{Controller, FolderFunctions, Hierarchies, MountPoint, Version};
 pub use launch::{Class, in_group, set_class};
-pub use made::{CgroupFolders, PREFIX};
 pub use process::{Process, Scheduling, cpu_list, threads_of};

@@ -167,10 +167,10 @@ impl CapturedTasks {
                 late: false,
             }
         };
-        let subject = RunDescription { model: MODEL.to_owned(), ..RunDescription::default() };
+        let description = RunDescription { model: MODEL.to_owned(), ..RunDescription::default() };
         let run = RunTasks {
             run: 1,
-            subject,
+            description,
             seed: 0,
             tasks: tasks.iter().enumerate().map(task).collect(),
         };

@@ -259,7 +259,7 @@ impl Measurement {
         let time = |task: &Task| Some((task.class, task.service_ps? as f64 / PS_PER_NS));
         let service = ServiceTimes::new(&tasks().filter_map(time).collect::<Vec<_>>());
         let workers = tasks().filter_map(|task| task.worker).collect::<BTreeSet<_>>().len();
-        let subject = runs[0].subject.clone();
+        let subject = runs[0].description.clone();
         let merge = |mut all: Run, seed: Run| {
             all.add_seed(seed);
             all
@@ -394,7 +394,7 @@ mod tests {
             late: false,
         };
         let tasks = (0..tasks).map(task).collect();
-        RunTasks { run, subject: RunDescription::default(), seed, tasks }
+        RunTasks { run, description: RunDescription::default(), seed, tasks }
     }
 
     #[test]

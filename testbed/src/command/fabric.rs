@@ -110,7 +110,12 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         results.finish("wedjat-testbed fabric")?;
     }
     for violation in &report.outcome.violations {
-        log::error!("VIOLATED at {} ns: {}: {}", violation.at_ns, violation.who, violation.what);
+        log::error!(
+            "VIOLATED at {} ns: {}: {}",
+            violation.at_ns,
+            violation.node,
+            violation.description
+        );
     }
     let written = arguments.report.as_deref().map(|folder| write(folder, &report)).transpose()?;
     match arguments.format {

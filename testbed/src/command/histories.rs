@@ -205,7 +205,7 @@ fn as_text(report: &Report) -> String {
 /// Formats the report as JSON.
 fn as_json(report: &Report) -> serde_json::Value {
     let violations = report.violations.iter().map(|violation| {
-        json!({ "rule": format!("{:?}", violation.rule), "at_ns": violation.at_ns, "what": violation.what,
+        json!({ "rule": format!("{:?}", violation.rule), "at_ns": violation.at_ns, "what": violation.description,
             "lines": violation.lines })
     });
     let injected = report.injected.iter().map(ToString::to_string);

@@ -47,14 +47,14 @@ pub struct Violation {
     /// Time of the violation, in nanoseconds.
     pub at_ns: u64,
     /// Description in one sentence.
-    pub what: String,
+    pub description: String,
     /// Part of the history that proves the violation.
     pub lines: Vec<String>,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.what)?;
+        write!(f, "{}", self.description)?;
         self.lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
@@ -242,7 +242,7 @@ fn keys(history: &History) -> Vec<Violation> {
                 return Some(Violation {
                     rule: Rule::Linearizable,
                     at_ns: 0,
-                    what: description,
+                    description,
                     lines: Vec::new(),
                 });
             }
@@ -268,7 +268,7 @@ fn keys(history: &History) -> Vec<Violation> {
         if omitted > 0 {
             lines.insert(0, format!("({omitted} earlier operations on {key})"));
         }
-        Some(Violation { rule: Rule::Linearizable, at_ns, what: description, lines })
+        Some(Violation { rule: Rule::Linearizable, at_ns, description, lines })
     });
     violations.collect()
 }
@@ -350,7 +350,7 @@ fn versions(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::Unique,
                 at_ns: stamp.ended_ns,
-                what: format!("two changes are acknowledged as version {}", stamp.version),
+                description: format!("two changes are acknowledged as version {}", stamp.version),
                 lines: vec![earlier.to_string(), stamp.to_string()],
             });
         }
@@ -373,7 +373,7 @@ fn versions(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::Monotonic,
                 at_ns: stamp.ended_ns,
-                what: format!(
+                description: format!(
                     "version {} answers a request that began after version {} was returned",
                     stamp.version, newest.version
                 ),
@@ -396,7 +396,7 @@ fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
     (!is_met).then(|| Violation {
         rule: Rule::Condition,
         at_ns: operation.ended_ns,
-        what: format!("a command for only version {wanted} is answered by another version"),
+        description: format!("a command for only version {wanted} is answered by another version"),
         lines: vec![operation.to_string()],
     })
 }
@@ -430,7 +430,7 @@ fn states(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::OneState,
                 at_ns: operation.ended_ns,
-                what: format!("version {version} has two states"),
+                description: format!("version {version} has two states"),
                 lines,
             });
         }
@@ -454,7 +454,7 @@ fn states(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::OneState,
                 at_ns: operation.ended_ns.max(reader.ended_ns),
-                what: format!(
+                description: format!(
                     "version {version} lacks the change that was acknowledged with it: {key} is {}",
                     describe(current)
                 ),
@@ -469,7 +469,7 @@ fn states(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::OneState,
                 at_ns: update.at_ns,
-                what: format!("{} has two views of version {}", update.node, update.version),
+                description: format!("{} has two views of version {}", update.node, update.version),
                 lines: vec![first_update.to_string(), update.to_string()],
             });
         }
@@ -479,7 +479,7 @@ fn states(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::OneState,
                 at_ns: update.at_ns.max(reader.ended_ns),
-                what: format!(
+                description: format!(
                     "{} and a client see two states of version {}: {key} is {entry} at the node and {} at the client",
                     update.node,
                     update.version,
@@ -502,7 +502,7 @@ fn followers(history: &History) -> Vec<Violation> {
             violations.push(Violation {
                 rule: Rule::Follower,
                 at_ns: update.at_ns,
-                what: format!(
+                description: format!(
                     "{} goes back from version {} to {}",
                     update.node, newest_update.version, update.version
                 ),
@@ -634,7 +634,7 @@ mod tests {
         let found = check(&history);
         let [violation] = &found[..] else { panic!("{found:?}") };
         assert_eq!(violation.rule, Rule::Linearizable);
-        assert!(violation.what.contains("leaf 7 is not linearizable"), "{violation}");
+        assert!(violation.description.contains("leaf 7 is not linearizable"), "{violation}");
         // Addition, removal and the last read: without operations on other keys, and without irrelevant reads.
         assert_eq!(violation.lines.len(), 3, "{violation}");
         assert!(violation.lines[2].ends_with("with leaf 7 = 10.0.0.1 failed=0"), "{violation}");

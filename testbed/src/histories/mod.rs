@@ -182,7 +182,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     violations.extend(settled.err().map(|error| Violation {
         rule: Rule::Served,
         at_ns: began.elapsed().as_nanos() as u64,
-        what: error,
+        description: error,
         lines: Vec::new(),
     }));
     violations.sort_by_key(|violation| violation.at_ns);

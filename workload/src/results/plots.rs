@@ -250,7 +250,7 @@ mod tests {
         let names = |plots: Vec<Plot>| plots.into_iter().map(|plot| plot.name).collect::<Vec<_>>();
         assert_eq!(names(all(&[lost]).unwrap()), ["time-01-horus-at-50"]);
         let mut without = run("pktgen", "", 0.5, 300, |_| Some(5));
-        without.subject.load = None;
+        without.description.load = None;
         let plots = names(all(&[Run::new(without)]).unwrap());
         assert_eq!(plots, ["responses", "time-01-pktgen"]);
         let single = Run::new(run("rack", "horus", 0.5, 1, |_| Some(3)));

@@ -230,7 +230,7 @@ impl Run {
     /// Computes the figures of one seed.
     #[must_use]
     pub fn new(tasks: RunTasks) -> Self {
-        let RunTasks { subject, tasks, .. } = tasks;
+        let RunTasks { description: subject, tasks, .. } = tasks;
         let sample = Sample::new(&subject, tasks);
         Self { responses: sample.responses.clone(), subject, samples: vec![sample], valid: true }
     }
@@ -379,8 +379,8 @@ pub(super) mod tests {
             }
         };
         let (model, policy, load) = (model.to_owned(), policy.to_owned(), Some(load));
-        let subject = RunDescription { model, policy, load, ..RunDescription::default() };
-        RunTasks { run: 1, subject, seed: 1, tasks: (0..tasks).map(task).collect() }
+        let description = RunDescription { model, policy, load, ..RunDescription::default() };
+        RunTasks { run: 1, description, seed: 1, tasks: (0..tasks).map(task).collect() }
     }
 
     #[test]
@@ -442,11 +442,11 @@ pub(super) mod tests {
 
     #[test]
     fn labels_name_policy_setting_and_load() {
-        let mut subject = run("pktgen", "", 0.875, 1, |_| None).subject;
-        assert_eq!(subject.label(), "pktgen at 87.5%");
-        (subject.load, subject.offered_pps) = (None, Some(2e5));
-        (subject.policy, subject.setting) = ("jsq".to_owned(), "hop=5us".to_owned());
-        assert_eq!(subject.label(), "jsq, hop=5us at 200000/s");
+        let mut description = run("pktgen", "", 0.875, 1, |_| None).description;
+        assert_eq!(description.label(), "pktgen at 87.5%");
+        (description.load, description.offered_pps) = (None, Some(2e5));
+        (description.policy, description.setting) = ("jsq".to_owned(), "hop=5us".to_owned());
+        assert_eq!(description.label(), "jsq, hop=5us at 200000/s");
         assert_eq!(RunDescription::default().label(), "");
     }
 }

@@ -106,7 +106,7 @@ pub struct RunTasks {
     /// Number of the run in its report, from 1. Runs that differ only in their seed share it.
     pub run: usize,
     /// Description of the run.
-    pub subject: RunDescription,
+    pub description: RunDescription,
     /// Seed.
     pub seed: u64,
     /// The tasks.
@@ -149,16 +149,16 @@ pub fn write_header(out: &mut impl Write) -> io::Result<()> {
 /// # Errors
 /// If the output cannot be written.
 pub fn write_rows(out: &mut impl Write, run: &RunTasks) -> io::Result<()> {
-    let RunTasks { run, subject, seed, tasks } = run;
+    let RunTasks { run, description, seed, tasks } = run;
     // The columns of the run are equal in all rows.
     let mut columns = csv::Writer::from_writer(Vec::new());
     columns.write_record([
         run.to_string(),
-        subject.model.clone(),
-        subject.policy.clone(),
-        Field(subject.load).to_string(),
-        Field(subject.offered_pps).to_string(),
-        subject.setting.clone(),
+        description.model.clone(),
+        description.policy.clone(),
+        Field(description.load).to_string(),
+        Field(description.offered_pps).to_string(),
+        description.setting.clone(),
         seed.to_string(),
     ])?;
     let columns = columns.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
@@ -223,18 +223,18 @@ fn read_rows(file: impl io::Read) -> Result<Vec<RunTasks>, RowError> {
     while reader.read_record(&mut record).map_err(fault)? {
         let line = record.position().map(csv::Position::line);
         let row = Row { header: &header, record: &record };
-        let (run, seed, subject, task) = row.parse(count).map_err(|text| (line, text))?;
+        let (run, seed, description, task) = row.parse(count).map_err(|text| (line, text))?;
         let entry = runs.entry((run, seed)).or_insert_with(|| RunTasks {
             run,
-            subject: subject.clone(),
+            description: description.clone(),
             seed,
             tasks: Vec::new(),
         });
-        if entry.subject != subject {
+        if entry.description != description {
             let reason = format!(
                 "run {run} is {} here and {} before; give each run its own number",
-                subject.label(),
-                entry.subject.label()
+                description.label(),
+                entry.description.label()
             );
             return Err((line, reason));
         }
@@ -315,7 +315,7 @@ impl Row<'_> {
         const WHOLE: &str = "a whole number";
         let text = |column| self.field(column).unwrap_or_default().to_owned();
         let number = |column| self.value::<f64>(column, "a number");
-        let subject = RunDescription {
+        let description = RunDescription {
             model: text("model"),
             policy: text("policy"),
             load: number("load")?,
@@ -346,7 +346,7 @@ impl Row<'_> {
             late: self.flag("late", false)?,
         };
         let run = self.value("run", WHOLE)?.unwrap_or(1);
-        Ok((run, self.value("seed", WHOLE)?.unwrap_or_default(), subject, task))
+        Ok((run, self.value("seed", WHOLE)?.unwrap_or_default(), description, task))
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
 
     /// Returns a run of two tasks. Its policy has characters that CSV must quote.
     fn log() -> RunTasks {
-        let subject = RunDescription {
+        let description = RunDescription {
             model: "rack".to_owned(),
             policy: "jbsq(k=2),\"x\"".to_owned(),
             load: Some(0.9),
@@ -403,7 +403,7 @@ mod tests {
             late: true,
             ..answered
         };
-        RunTasks { run: 3, subject, seed: 9, tasks: vec![answered, lost] }
+        RunTasks { run: 3, description, seed: 9, tasks: vec![answered, lost] }
     }
 
     /// Returns the log of a run as text.

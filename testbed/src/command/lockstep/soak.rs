@@ -166,8 +166,8 @@ fn print_violation(plan: &Plan, outcome: &Outcome) {
             "seed {}: VIOLATED at {} ns: {}: {}",
             plan.seed,
             violation.at_ns,
-            violation.who,
-            violation.what
+            violation.node,
+            violation.description
         );
     }
     if !outcome.violations.is_empty() {
@@ -288,7 +288,7 @@ fn as_json(plan: &Plan, outcome: &Outcome) -> Value {
     let violations: Vec<_> = outcome
         .violations
         .iter()
-        .map(|violation| json!({ "at_ns": violation.at_ns, "who": violation.who, "what": violation.what }))
+        .map(|violation| json!({ "at_ns": violation.at_ns, "who": violation.node, "what": violation.description }))
         .collect();
     json!({
         "plan": plan.to_string(),

@@ -83,7 +83,7 @@ pub fn page(report: &Report) -> Result<String, PlotError> {
     let rows = rows.map(|(number, row)| (row_cells(number, row), row.holds != Some(false)));
     let violations = report.outcome.violations.iter();
     let violations = violations.map(|violation| {
-        format!("at {} ns, {}: {}", violation.at_ns, violation.who, violation.what)
+        format!("at {} ns, {}: {}", violation.at_ns, violation.node, violation.description)
     });
     Ok(html(
         "wedjat fabric",

@@ -239,8 +239,8 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> NodeFactory
         violations
             .map(|violation| Violation {
                 at_ns: violation.at_ns,
-                who: controller_name(),
-                what: violation.to_string(),
+                node: controller_name(),
+                description: violation.to_string(),
             })
             .collect()
     }
@@ -591,6 +591,6 @@ mod tests {
         add(&mut desired, 3, 30);
         let found = histories::check::check(desired.history());
         let lost = "spine 2 is not linearizable";
-        assert!(found.iter().any(|violation| violation.what.contains(lost)), "{found:?}");
+        assert!(found.iter().any(|violation| violation.description.contains(lost)), "{found:?}");
     }
 }

@@ -26,9 +26,9 @@ pub struct Violation {
     /// Time of the observation, in nanoseconds.
     pub at_ns: u64,
     /// Name of the node.
-    pub who: String,
+    pub node: String,
     /// Description of the violation.
-    pub what: String,
+    pub description: String,
 }
 
 /// A node driven by the conductor.

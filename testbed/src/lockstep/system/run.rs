@@ -157,9 +157,9 @@ impl Outcome {
             }
         };
         let (model, load) = (model.to_owned(), Some(load));
-        let subject = RunDescription { model, policy, load, ..RunDescription::default() };
+        let description = RunDescription { model, policy, load, ..RunDescription::default() };
         let tasks = self.ended.iter().enumerate().map(task).collect();
-        RunTasks { run: 1, subject, seed, tasks }
+        RunTasks { run: 1, description, seed, tasks }
     }
 }
 
@@ -506,8 +506,8 @@ impl<'a> System<'a> {
     fn violate(&mut self, target: FaultTarget, description: String) {
         self.outcome.violations.push(Violation {
             at_ns: self.now,
-            who: target.to_string(),
-            what: description,
+            node: target.to_string(),
+            description,
         });
     }
 

@@ -263,8 +263,8 @@ impl System<'_> {
                 let description = format!("the ledger of {wire:?} does not balance: {class}");
                 outcome.violations.push(Violation {
                     at_ns: self.now,
-                    who: "conductor".to_owned(),
-                    what: description,
+                    node: "conductor".to_owned(),
+                    description,
                 });
             }
         }
@@ -307,8 +307,10 @@ impl System<'_> {
                 (None, None) => {
                     self.outcome.violations.push(Violation {
                         at_ns: self.now,
-                        who: "conductor".to_owned(),
-                        what: format!("task {number} was neither answered nor refused nor lost"),
+                        node: "conductor".to_owned(),
+                        description: format!(
+                            "task {number} was neither answered nor refused nor lost"
+                        ),
                     });
                     None
                 }
