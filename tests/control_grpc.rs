@@ -501,7 +501,7 @@ fn slow_configuration_delays_no_other_request() {
     // Asks for the epoch of the membership, which needs no file.
     let look = || {
         let (seen, is_seen) = mpsc::channel();
-        handle.look(move |now| _ = seen.send(now.membership.epoch));
+        handle.snapshot(move |now| _ = seen.send(now.membership.epoch));
         is_seen.recv_timeout(TIMEOUT).unwrap()
     };
     // Two stuck readings of the file: other requests are answered, and both fail after the timeout.

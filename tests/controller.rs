@@ -299,7 +299,7 @@ impl Leaf {
     /// Returns the leaf's workers that are not leaving: id, pool, server, and true if drained.
     fn workers(&self) -> Vec<(u16, u16, String, bool)> {
         let (answer, answered) = mpsc::channel();
-        self.handle.look(move |seen| answer.send(seen).unwrap());
+        self.handle.snapshot(move |seen| answer.send(seen).unwrap());
         let now = answered.recv().unwrap().membership;
         let shown = |(pool, worker): (usize, &wedjat::control::Worker)| {
             let ip = now.servers[usize::from(worker.server)].unwrap().ip.to_string();

@@ -379,7 +379,7 @@ fn agent_explains_assignment_and_outcome() {
     assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
     let beliefs = &explanations[1].beliefs.as_ref().unwrap().beliefs;
     // Worker 11 is not attached, so it may not be chosen. `out` counts silent, unreachable and other members.
-    assert_eq!((beliefs.active, beliefs.bound, beliefs.out), (1, Some(1), [0, 0, 1]));
+    assert_eq!((beliefs.active, beliefs.bound, beliefs.excluded), (1, Some(1), [0, 0, 1]));
     let mut explanations = Vec::new();
     for _ in 0..8 {
         workers.work(|| true);

@@ -641,7 +641,11 @@ fn peer_nodes_decide_and_learn_without_allocating() {
         for beat in 1..2010_u64 {
             for own in 0..24 {
                 nodes[own].set_waiting((beat % 3) as u32);
-                _ = (nodes[own].destination(), nodes[own].done(500), nodes[own].asked());
+                _ = (
+                    nodes[own].destination(),
+                    nodes[own].done(500),
+                    nodes[own].handle_steal_request(),
+                );
                 let heartbeat = nodes[own].beat(beat * 1000);
                 if own == 23 && (500..600).contains(&beat) {
                     continue;

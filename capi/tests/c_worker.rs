@@ -78,7 +78,7 @@ impl Agent {
     /// Sends tasks with these payloads to the worker, and wakes it.
     fn give_all(&mut self, payloads: &[&str]) {
         for (seq, payload) in (0..).zip(payloads) {
-            assert!(self.channel.give(TaskIds { app: 8, seq, class: 2 }, payload.as_bytes()));
+            assert!(self.channel.send(TaskIds { app: 8, seq, class: 2 }, payload.as_bytes()));
         }
         self.channel.wake();
     }

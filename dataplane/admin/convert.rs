@@ -10,7 +10,7 @@ use wedjat_core::node::explain::Filter;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot};
 use wedjat_desired::config::ids::NAMED_MAX;
-use wedjat_desired::control::{Change, ChangeError, Pool, overflow_name, text};
+use wedjat_desired::control::{Change, ChangeError, Pool, invalid_text, overflow_name};
 
 use super::explain::ExplainSpec;
 use super::generated as proto;
@@ -26,7 +26,7 @@ pub const CHANGES_MAX: usize = 256;
 /// The invalid value, and the allowed ones.
 pub fn changes(all: &[String]) -> Result<Vec<Change>, ChangeError> {
     if !(1..=CHANGES_MAX).contains(&all.len()) {
-        return Err(text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
+        return Err(invalid_text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
     }
     // A short text can name all ids, and each costs time on the thread that makes the changes.
     let (mut changes, mut workers) = (Vec::with_capacity(all.len()), 0);
@@ -35,7 +35,7 @@ pub fn changes(all: &[String]) -> Result<Vec<Change>, ChangeError> {
         workers += change.workers().len();
         if workers > NAMED_MAX {
             let allowed = format!("{NAMED_MAX} in a request");
-            return Err(text(format!("more than {NAMED_MAX} workers"), allowed));
+            return Err(invalid_text(format!("more than {NAMED_MAX} workers"), allowed));
         }
         changes.push(change);
     }

@@ -123,9 +123,9 @@ impl ExplainContext<'_> {
             active: beliefs.active as u64,
             idle: beliefs.idle as u64,
             // Members that get no tasks: silent, unreachable, drained or not registered.
-            silent: beliefs.out[0] as u64,
-            unreachable: beliefs.out[1] as u64,
-            out: beliefs.out[2] as u64,
+            silent: beliefs.excluded[0] as u64,
+            unreachable: beliefs.excluded[1] as u64,
+            out: beliefs.excluded[2] as u64,
             candidates,
         }
     }

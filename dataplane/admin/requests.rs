@@ -177,7 +177,7 @@ pub struct Handle(Sender<Request>);
 
 impl Handle {
     /// Requests a snapshot of the node.
-    pub fn look(&self, answer: impl FnOnce(NodeSnapshot) + Send + 'static) {
+    pub fn snapshot(&self, answer: impl FnOnce(NodeSnapshot) + Send + 'static) {
         let _ = self.0.send(Request::Look(Box::new(answer)));
     }
 

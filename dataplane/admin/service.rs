@@ -85,7 +85,7 @@ fn ended<E>(_: E) -> Status {
 /// Returns the node's state as its watching thread sees it.
 pub async fn look(handle: &Handle) -> Result<NodeSnapshot, Status> {
     let (answer, answered) = oneshot::channel();
-    handle.look(move |snapshot| _ = answer.send(snapshot));
+    handle.snapshot(move |snapshot| _ = answer.send(snapshot));
     answered.await.map_err(ended)
 }
 

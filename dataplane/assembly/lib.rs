@@ -140,7 +140,7 @@ pub fn network(
         node: config.leaf.id,
         ports: ports.chain(agent_link).chain(call_ports).collect(),
         // Index of the link to the agent. Its packets need no authentication.
-        inside: config.agent.as_ref().map(|_| config.ports.len()),
+        local_port: config.agent.as_ref().map(|_| config.ports.len()),
         is_spine: config.role == Role::Spine,
         is_embedded,
     };

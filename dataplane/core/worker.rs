@@ -311,7 +311,7 @@ impl Worker {
     #[inline]
     fn drop_forgotten(&self) {
         if let Some(taken) = self.current.take() {
-            self.end.give_up(taken, self.worked_ns());
+            self.end.end_without_reply(taken, self.worked_ns());
         }
     }
 
@@ -607,7 +607,7 @@ impl Drop for Task<'_> {
         // A forgotten task (`mem::forget`) skips this. The next poll, or the end of its handler, completes it.
         if let Some(taken) = self.taken.take() {
             self.worker.current.set(None);
-            self.worker.end.give_up(taken, self.worker.worked_ns());
+            self.worker.end.end_without_reply(taken, self.worker.worked_ns());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue. A
 //! memif device reaches its peer through a relay ([`super::memif`]). The relay's gate keeps cores out of bursts while
 //! the driver maps or unmaps memory. A NIC may be unplugged and return ([`super::presence`]). The *watching thread* of
-//! the process calls [`Device::tend`], which closes and opens such a NIC.
+//! the process calls [`Device::advance_lifecycle`], which closes and opens such a NIC.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -323,7 +323,7 @@ struct DriverCounts {
     current: DeviceStats,
 }
 
-/// Event of a device that the watching thread handled ([`Device::tend`]).
+/// Event of a device that the watching thread handled ([`Device::advance_lifecycle`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
     /// The device was unplugged, and is closed.
@@ -508,8 +508,8 @@ impl Device {
 
     /// Handles events of a device that can be unplugged: closes it once no core polls it, and opens it again when it is
     /// back. Called regularly by the watching thread; never waits for a core. Opening may take a second.
-    pub fn tend(&self) -> Option<DeviceEvent> {
-        self.0.tend()
+    pub fn advance_lifecycle(&self) -> Option<DeviceEvent> {
+        self.0.advance_lifecycle()
     }
 
     /// Returns true while the device is unplugged or in a reset.
@@ -739,8 +739,9 @@ impl OpenedDevice {
         };
     }
 
-    /// Implements [`Device::tend`]: takes at most one step of the lifecycle. Returns `None` without a reportable event.
-    fn tend(&self) -> Option<DeviceEvent> {
+    /// Implements [`Device::advance_lifecycle`]: takes at most one step of the lifecycle. Returns `None` without a
+    /// reportable event.
+    fn advance_lifecycle(&self) -> Option<DeviceEvent> {
         let presence = self.presence.as_ref()?;
         let mut lifecycle = self.lifecycle();
         match *lifecycle {

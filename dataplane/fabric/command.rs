@@ -9,7 +9,7 @@ use wedjat_core::limits::{MEMBERS_MAX, QUEUE, WORKER_ID_MAX};
 use wedjat_core::policy::{Overflow, PolicySpec};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{HOST, ids};
-use wedjat_desired::control::{ChangeError, Values, Verbs, overflow_name, text};
+use wedjat_desired::control::{ChangeError, Values, Verbs, invalid_text, overflow_name};
 
 use super::fabric::PoolSettings;
 use super::place::Placement;
@@ -146,7 +146,7 @@ const NODE_IDS: (u16, &str) = (WORKER_ID_MAX, "an id, 0 to 32766");
 /// Parses the id of a spine or leaf.
 fn node(values: &Values<'_>, key: &str) -> Result<u16, ChangeError> {
     let id: u16 = values.needed(key, NODE_IDS.1)?;
-    if id <= NODE_IDS.0 { Ok(id) } else { Err(text(format!("{key}={id}"), NODE_IDS.1)) }
+    if id <= NODE_IDS.0 { Ok(id) } else { Err(invalid_text(format!("{key}={id}"), NODE_IDS.1)) }
 }
 
 /// Parses a number from `least` to `most`; 0 if the key is missing.
@@ -154,7 +154,7 @@ fn count(values: &Values<'_>, key: &str, least: usize, most: usize) -> Result<us
     let allowed = format!("{least} to {most}");
     let number: usize = values.parsed(key, &allowed)?.unwrap_or(0);
     let is_allowed = values.get(key).is_none() || (least..=most).contains(&number);
-    if is_allowed { Ok(number) } else { Err(text(format!("{key}={number}"), allowed)) }
+    if is_allowed { Ok(number) } else { Err(invalid_text(format!("{key}={number}"), allowed)) }
 }
 
 /// Returns a policy's text after checking that the policy exists; `None` without the key.
@@ -174,7 +174,7 @@ fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
     // The key is required, so the value is never missing.
     let leaf_policy = policy(values, "policy")?.unwrap_or_default();
     let placement = values.get("placement").unwrap_or(Placement::Spread.name());
-    let allowed = || text(format!("placement={placement}"), "spread, pack or size");
+    let allowed = || invalid_text(format!("placement={placement}"), "spread, pack or size");
     Ok(PoolSettings {
         spine_policy: policy(values, "spine-policy")?.unwrap_or_else(|| over_racks(&leaf_policy)),
         policy: leaf_policy,

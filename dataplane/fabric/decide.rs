@@ -16,7 +16,7 @@ use wedjat_desired::config::is_unicast;
 use super::command::{Command, CommandError, FABRIC_WORKERS_MAX};
 use super::event::{Event, Ids};
 use super::fabric::{Fabric, Leaf, PoolSettings, Server};
-use super::place::{Rack, link, take};
+use super::place::{Rack, assign_spines, choose_workers};
 use super::view::NodeId;
 
 /// Fabric on its way to the next version, with the events so far. A refused command drops the draft.
@@ -108,7 +108,7 @@ fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
 impl Draft {
     /// Applies an event and records it.
     fn push(&mut self, event: Event) {
-        self.fabric.take(&event);
+        self.fabric.apply(&event);
         self.events.push(event);
     }
 
@@ -520,7 +520,7 @@ impl Draft {
             has: rack.pools.get(&pool).copied().unwrap_or_default() as usize,
             size: rack.workers.len(),
         });
-        let taken = take(&racks.collect::<Vec<_>>(), wanted, placement);
+        let taken = choose_workers(&racks.collect::<Vec<_>>(), wanted, placement);
         for (&leaf, &count) in &taken {
             let ids = self.choose(leaf, count);
             self.assign(leaf, ids, Some(pool));
@@ -564,7 +564,7 @@ impl Draft {
     fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
         let Some(state) = self.fabric.pools.get(&pool).cloned() else { return };
         let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();
-        let links = link(&racks, &state.links, state.settings.spines, spines);
+        let links = assign_spines(&racks, &state.links, state.settings.spines, spines);
         // Counts one link of a spine more or less. A spine that is down has no number.
         let mut count = |spine: Option<u16>, more: bool| {
             let links = spine.and_then(|spine| spines.get_mut(&spine));

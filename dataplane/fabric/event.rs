@@ -75,7 +75,7 @@ fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) 
 impl Fabric {
     /// Applies an event. An event that changes or removes a missing object has no effect. Objects to which
     /// the changed one only refers are not checked.
-    pub fn take(&mut self, event: &Event) {
+    pub fn apply(&mut self, event: &Event) {
         // Updates `members` first, because the workers still have their old pools then.
         match event {
             Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
@@ -107,7 +107,7 @@ impl Fabric {
         }
     }
 
-    /// Applies an event, except the changes of `members` that [`Fabric::take`] has made.
+    /// Applies an event, except the changes of `members` that [`Fabric::apply`] has made.
     fn change(&mut self, event: &Event) {
         match event {
             &Event::Spine { id, ip, is_failed } => {

@@ -329,7 +329,7 @@ impl Follower {
         let mut observations = before.clone();
         if with_workers {
             let (answer, answered) = oneshot::channel();
-            self.handle.look(move |snapshot| _ = answer.send(snapshot));
+            self.handle.snapshot(move |snapshot| _ = answer.send(snapshot));
             observations = presences(&answered.await.ok()?);
         }
         if matches!(self.node, NodeId::Leaf(_)) {

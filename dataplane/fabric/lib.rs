@@ -36,9 +36,9 @@ pub use event::{Event, Ids};
 pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
 pub use follow::{FollowerThread, wanted};
 pub use lease::{Clock, Lease};
-pub use place::{Placement, Rack, link, take};
+pub use place::{Placement, Rack, assign_spines, choose_workers};
 pub use server::{Controller, ControllerError};
-pub use store::{StoreError, keep};
+pub use store::{StoreError, create_file};
 pub use view::{NodeId, PoolView, Position, View};
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Placement: the racks that a pool's workers come from, and the spine of each of its racks.
 //!
 //! A rack is a leaf with its workers. A link assigns a rack of a pool to the spine that sends it the pool's tasks. The
-//! controller calls [`take`] for a pool that lacks workers, and [`link`] after its racks or the spines have changed.
-//! Both are pure functions of values.
+//! controller calls [`choose_workers`] for a pool that lacks workers, and [`assign_spines`] after its racks or the
+//! spines have changed. Both are pure functions of values.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -56,7 +56,7 @@ pub struct Rack {
 /// Returns the number of workers to take from each rack, by leaf. The sum is `wanted`, or the number of free workers if
 /// that is less. Racks without a worker to take are absent.
 #[must_use]
-pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16, usize> {
+pub fn choose_workers(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16, usize> {
     match placement {
         // The share is the number of workers that the pool has in the rack.
         Placement::Spread => one_by_one(racks, wanted, |rack, taken| (rack.has + taken, 1)),
@@ -139,7 +139,7 @@ fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
 /// traffic. `spines` holds the spines that are up, with their numbers of links of all pools. Without a usable spine the
 /// result is empty.
 #[must_use]
-pub fn link(
+pub fn assign_spines(
     racks: &[u16],
     links: &BTreeMap<u16, u16>,
     wanted: usize,
@@ -200,8 +200,9 @@ mod tests {
     #[test]
     fn pool_placement_follows_its_strategy() {
         let racks = [rack(1, 4), rack(2, 4), rack(3, 8), rack(4, 32)];
-        let taken =
-            |wanted, placement| take(&racks, wanted, placement).into_iter().collect::<Vec<_>>();
+        let taken = |wanted, placement| {
+            choose_workers(&racks, wanted, placement).into_iter().collect::<Vec<_>>()
+        };
         assert_eq!(taken(16, Placement::Spread), [(1, 4), (2, 4), (3, 4), (4, 4)]);
         // Racks 1 and 2 have only 4 each. Racks 3 and 4 share the remaining 12.
         assert_eq!(taken(20, Placement::Spread), [(1, 4), (2, 4), (3, 6), (4, 6)]);
@@ -221,9 +222,9 @@ mod tests {
     fn packed_pool_grows_in_place_spread_pool_elsewhere() {
         // The pool has two workers in rack 1 and none in rack 2.
         let racks = [Rack { has: 2, ..rack(1, 6) }, rack(2, 8)];
-        assert_eq!(take(&racks, 2, Placement::Pack), [(1, 2)].into());
-        assert_eq!(take(&racks, 2, Placement::Spread), [(2, 2)].into());
-        assert_eq!(take(&racks, 8, Placement::Pack), [(1, 6), (2, 2)].into());
+        assert_eq!(choose_workers(&racks, 2, Placement::Pack), [(1, 2)].into());
+        assert_eq!(choose_workers(&racks, 2, Placement::Spread), [(2, 2)].into());
+        assert_eq!(choose_workers(&racks, 8, Placement::Pack), [(1, 6), (2, 2)].into());
     }
 
     // promise: controller.1
@@ -232,22 +233,24 @@ mod tests {
         // Spine 3 has 5 links of other pools, so the pool's two spines are 1 and 2.
         let spines = BTreeMap::from([(1, 0), (2, 0), (3, 5)]);
         let racks: Vec<u16> = (10..18).collect();
-        let first = link(&racks, &BTreeMap::new(), 2, &spines);
+        let first = assign_spines(&racks, &BTreeMap::new(), 2, &spines);
         let wanted = racks.iter().map(|&leaf| (leaf, if leaf < 14 { 1 } else { 2 })).collect();
         assert_eq!(first, wanted);
         // Spine 1 is down: spine 3 replaces it, and no other rack moves.
         let up = BTreeMap::from([(2, 4), (3, 5)]);
-        let next = link(&racks, &first, 2, &up);
+        let next = assign_spines(&racks, &first, 2, &up);
         assert!(racks.iter().all(|leaf| next[leaf] == if *leaf < 14 { 3 } else { 2 }), "{next:?}");
         // Only one spine is left, then none.
-        assert!(link(&racks, &next, 2, &[(2, 4)].into()).values().all(|spine| *spine == 2));
-        assert!(link(&racks, &next, 2, &BTreeMap::new()).is_empty());
-        assert!(link(&racks, &next, 0, &spines).is_empty());
+        assert!(
+            assign_spines(&racks, &next, 2, &[(2, 4)].into()).values().all(|spine| *spine == 2)
+        );
+        assert!(assign_spines(&racks, &next, 2, &BTreeMap::new()).is_empty());
+        assert!(assign_spines(&racks, &next, 0, &spines).is_empty());
         // Adding a rack moves no other, nor does removing racks.
         let racks: Vec<u16> = (10..19).collect();
-        let more = link(&racks, &first, 2, &spines);
+        let more = assign_spines(&racks, &first, 2, &spines);
         assert!(first.iter().all(|(leaf, spine)| more[leaf] == *spine));
-        let fewer = link(&racks[..7], &more, 2, &spines);
+        let fewer = assign_spines(&racks[..7], &more, 2, &spines);
         assert_eq!(fewer.len(), 7);
         assert!(fewer.iter().all(|(leaf, spine)| more[leaf] == *spine), "{fewer:?}");
     }

@@ -288,7 +288,7 @@ proptest! {
             // The stored events lead to the same fabric, also after serialization.
             let text = serde_json::to_string(&events).unwrap();
             let read: Vec<Event> = serde_json::from_str(&text).unwrap();
-            read.iter().for_each(|event| stored.take(event));
+            read.iter().for_each(|event| stored.apply(event));
             stored.version = next.version;
             prop_assert_eq!(&stored, &next);
             // A third of the nodes receives each version, a third each second one, and a third each third one.
@@ -310,7 +310,7 @@ proptest! {
         }
         // The events of a whole fabric create it again.
         let mut again = Fabric { version: fabric.version, ..Fabric::default() };
-        fabric.events().iter().for_each(|event| again.take(event));
+        fabric.events().iter().for_each(|event| again.apply(event));
         prop_assert_eq!(again, fabric);
     }
 }

@@ -89,7 +89,7 @@ fn reflect_task(frame: &mut [u8], mac: Mac) -> Result<(), DropReason> {
 
 /// Returns the offsets of UDP header, payload and end.
 fn offsets<A>(datagram: &Datagram<A>) -> (usize, usize, usize) {
-    (datagram.at.into(), datagram.payload(), datagram.end.into())
+    (datagram.udp_offset.into(), datagram.payload(), datagram.end.into())
 }
 
 /// Returns the change of the checksum by the answer's header.

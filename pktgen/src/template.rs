@@ -296,9 +296,9 @@ mod tests {
     fn parse(bytes: &[u8], is_v6: bool) -> Result<Datagram<()>, DropReason> {
         // Replaces the addresses by units, so that both families have one type.
         fn without_addresses<A>(
-            Datagram { src_port, dst_port, at, end, .. }: Datagram<A>,
+            Datagram { src_port, dst_port, udp_offset, end, .. }: Datagram<A>,
         ) -> Datagram<()> {
-            Datagram { src: (), dst: (), src_port, dst_port, at, end }
+            Datagram { src: (), dst: (), src_port, dst_port, udp_offset, end }
         }
         match is_v6 {
             true => udp::parse_v6(bytes, false).map(without_addresses),

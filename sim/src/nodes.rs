@@ -424,7 +424,7 @@ impl<'a> Sim<'a> {
         }
         if queue.len() >= self.config.queue {
             // The node learns from its dropped tasks.
-            node.peers.failed();
+            node.peers.count_failed_task();
             self.refused += 1;
             return self.lose(task);
         }
@@ -510,7 +510,7 @@ impl<'a> Sim<'a> {
     /// Handles a request of node `thief` for a task of node `victim`, which sends its first waiting task, if any.
     fn steal(&mut self, thief: usize, victim: usize) {
         let node = &mut self.nodes[victim];
-        if !node.is_up || !node.peers.asked() {
+        if !node.is_up || !node.peers.handle_steal_request() {
             return;
         }
         // `asked` counted the request. It returns false if the victim has no waiting task.

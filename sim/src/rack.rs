@@ -440,7 +440,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         let now_ns = to_ns(self.engine.now);
         let dispatcher = &mut self.leaves[rack].dispatchers[core];
         if self.config.as_process {
-            if dispatcher.holds() {
+            if dispatcher.holds_tasks() {
                 dispatcher.tick(now_ns);
             }
             return;

@@ -138,10 +138,10 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.dispatcher.next_benchmark()
     }
 
-    /// Returns true if the policy queues tasks that no member may take now; see [`Dispatcher::holds`].
+    /// Returns true if the policy queues tasks that no member may take now; see [`Dispatcher::holds_tasks`].
     #[inline]
-    pub fn holds(&self) -> bool {
-        self.dispatcher.holds()
+    pub fn holds_tasks(&self) -> bool {
+        self.dispatcher.holds_tasks()
     }
 
     /// Returns true if a waiting task may use a place that another core released; see [`Dispatcher::may_release`].

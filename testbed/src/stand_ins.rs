@@ -214,7 +214,7 @@ mod tests {
     fn give(channel: &mut Channel, seq: u32, service_ns: u32) {
         let mut work = [0; LEN];
         Work { service_ns, operation: 1, seed: seed_of(APP, seq) }.emit(&mut work);
-        assert!(channel.give(TaskIds { app: APP, seq, class: 1 }, &work));
+        assert!(channel.send(TaskIds { app: APP, seq, class: 1 }, &work));
     }
 
     // promise: measurement.3
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn empty_task_is_counted_and_completed() {
         let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
-        assert!(channels[0].give(TaskIds::default(), &[1, 2]));
+        assert!(channels[0].send(TaskIds::default(), &[1, 2]));
         stand_ins.poll(1);
         let count = channels[0].collect().unwrap().start;
         let task = channels[0].sender().completed(count);

@@ -213,7 +213,7 @@ mod tests {
     /// Gives the worker tasks of five bytes one after another, and waits for each reply.
     fn give_and_wait(channel: &mut Channel, tasks: u32) {
         for seq in 0..tasks {
-            assert!(channel.give(TaskIds { app: 1, seq, class: 1 }, &[seq as u8; 5]));
+            assert!(channel.send(TaskIds { app: 1, seq, class: 1 }, &[seq as u8; 5]));
             let mut done = 0..0;
             while done.is_empty() {
                 done = channel.collect().unwrap();
@@ -242,7 +242,7 @@ mod tests {
     fn workers_end_when_their_agent_stops() {
         let (region, mut channel) = region();
         let served = run_beside_agent(&region, &mut channel, |channel, _| {
-            assert!(channel.give(TaskIds::default(), b"last"));
+            assert!(channel.send(TaskIds::default(), b"last"));
             channel.stop();
         });
         assert_eq!((served.tasks, served.ended), (1, ExitReason::AgentStopped));

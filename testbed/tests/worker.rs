@@ -87,7 +87,7 @@ impl Agent {
                 let operation = 1 + (seq % u32::from(operations)) as u16;
                 let mut work = [0; LEN];
                 Work { service_ns: 0, operation, seed: seed_of(APP, seq) }.emit(&mut work);
-                assert!(channel.give(TaskIds { app: APP, seq, class: operation }, &work));
+                assert!(channel.send(TaskIds { app: APP, seq, class: operation }, &work));
                 // Numbers of the completions since the last look.
                 let mut done = 0..0;
                 wait("the answer comes", || {

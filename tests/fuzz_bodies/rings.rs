@@ -124,7 +124,7 @@ impl Ends {
     fn give(&mut self, value: u64) {
         let ids = TaskIds { app: 1, seq: value as u32, class: 0 };
         let payload = &value.to_le_bytes().repeat(2)[..value as usize % (PAYLOAD + 1)];
-        self.given += u64::from(self.channel.give(ids, payload));
+        self.given += u64::from(self.channel.send(ids, payload));
     }
 
     /// Lets the worker take its next task, if there is one and the worker has room. Then it answers one of its tasks,
@@ -140,7 +140,7 @@ impl Ends {
         let task = self.taken.swap_remove(value as usize % self.taken.len());
         assert!(worker_end.payload(&task).len() <= PAYLOAD);
         match value % 3 {
-            0 => worker_end.give_up(task, value),
+            0 => worker_end.end_without_reply(task, value),
             _ => {
                 let echo = |task: &[u8], reply: &mut [u8]| {
                     reply[..task.len()].copy_from_slice(task);

@@ -107,7 +107,7 @@ pub enum EmbedError {
     #[error(
         "pool {0}: its policy probes workers, and the library cannot send probes; allowed: `reports` left out"
     )]
-    Asks(u16),
+    Probes(u16),
     /// Servers of a pool answer the clients themselves.
     #[error(
         "pool {0}: found `replies = \"direct\"`, and only `wedjat leaf` has it so far; allowed: `replies` left out"
@@ -200,7 +200,7 @@ impl Scheduler {
             settings.reports == Reports::Messages && settings.policy.probes()
         };
         if let Some(pool) = config.pools.iter().find(needs_probes) {
-            return Err(EmbedError::Asks(pool.id));
+            return Err(EmbedError::Probes(pool.id));
         }
         let is_direct = |pool: &&PoolConfig| pool.settings.replies == ReplyPath::Direct;
         if let Some(pool) = config.pools.iter().find(is_direct) {

@@ -864,7 +864,7 @@ fn invalid_and_missing_answers_are_counted() {
     }
     // The first task gets no answer; 3 is its service time in nanoseconds.
     let task = worker_end.take().unwrap().unwrap();
-    worker_end.give_up(task, 3);
+    worker_end.end_without_reply(task, 3);
     // The second task is completed without an answer in its slot.
     assert!(worker_end.receiver().receive().is_some());
     worker_end.receiver().complete(1);

@@ -241,7 +241,7 @@ impl Rig {
         let members = dispatcher.view().members();
         let policy = PreparedPolicy::new(&name.parse().unwrap(), members, dispatcher.core());
         let steps = vec![Step::Set { pool: 0, change: DispatcherChange::Policy(Box::new(policy)) }];
-        let update = Update { epoch: 1, steps, touched: vec![0], ..Update::default() };
+        let update = Update { epoch: 1, steps, changed_pools: vec![0], ..Update::default() };
         self.commands.push(Box::new(update)).unwrap();
     }
 
@@ -436,7 +436,7 @@ fn harmless_options_and_padding_pass_where_permitted() {
     with_options[24..26].copy_from_slice(&checksum.to_be_bytes());
     with_options.extend([0; 6]); // padding
     let (datagram, header, _) = rig.one(CLIENTS, &with_options, WORKERS);
-    assert_eq!((datagram.at, header.seq), (38, 1));
+    assert_eq!((datagram.udp_offset, header.seq), (38, 1));
 }
 
 #[test]

@@ -358,7 +358,7 @@ impl Peers {
     /// Handles a peer's request for a task. Returns true if the peer gets the first waiting task, which the caller
     /// sends.
     #[inline]
-    pub fn asked(&mut self) -> bool {
+    pub fn handle_steal_request(&mut self) -> bool {
         let has_task = self.own.waiting() > 0;
         if has_task {
             self.totals.given += 1;
@@ -369,9 +369,9 @@ impl Peers {
         has_task
     }
 
-    /// Records a task dropped because of a full queue.
+    /// Counts a task dropped because of a full queue.
     #[inline]
-    pub fn failed(&mut self) {
+    pub fn count_failed_task(&mut self) {
         self.events.failed_tasks = self.events.failed_tasks.saturating_add(1);
         self.totals.failed_tasks += 1;
     }

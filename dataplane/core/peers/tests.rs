@@ -167,10 +167,10 @@ fn heartbeat_reports_its_own_period() {
     node.set_waiting(3);
     node.done(80_000);
     assert_eq!([node.destination(), node.destination()], [Some(1), Some(1)]);
-    assert!(node.asked(), "a task waits");
+    assert!(node.handle_steal_request(), "a task waits");
     node.set_waiting(0);
-    assert!(!node.asked() && !node.asked());
-    node.failed();
+    assert!(!node.handle_steal_request() && !node.handle_steal_request());
+    node.count_failed_task();
     node.set_waiting(3);
     let first = beat(&mut rack, 0);
     let done = BeatStatistics { migrations: 2, steals: 0, failed_tasks: 1, failed_steals: 2 };
@@ -384,7 +384,7 @@ proptest! {
             }
             _ = peers.receive_heartbeat(&beat);
             peers.set_waiting(load >> 20);
-            _ = (peers.destination(), peers.done(u64::from(load)), peers.asked());
+            _ = (peers.destination(), peers.done(u64::from(load)), peers.handle_steal_request());
             let own = peers.beat(number * BEAT_NS);
             prop_assert!(own.load.is_finite());
             if let Some((migration, stealing)) = peers.probabilities() {

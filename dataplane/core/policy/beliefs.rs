@@ -113,7 +113,7 @@ pub struct Beliefs {
     pub idle: usize,
     /// Numbers of members that it may not choose: silent ones, unreachable ones, and others (drained, or not registered
     /// yet).
-    pub out: [usize; 3],
+    pub excluded: [usize; 3],
     /// Estimates of the policy's candidates. Without these: of the active members with the fewest outstanding tasks,
     /// then with the least load.
     pub estimates: ArrayVec<MemberEstimate, ESTIMATES_MAX>,
@@ -128,18 +128,18 @@ impl Beliefs {
         queue: (usize, usize),
         bound: Option<usize>,
     ) -> Self {
-        let mut out = [0; 3];
+        let mut excluded = [0; 3];
         for member in
             (0..view.members() as u16).map(Member).filter(|&member| !view.is_active(member))
         {
             match view.presence(member) {
                 MemberPresence::Absent => {} // an unused place, no member
-                MemberPresence::Silent => out[0] += 1,
-                MemberPresence::Unreachable => out[1] += 1,
+                MemberPresence::Silent => excluded[0] += 1,
+                MemberPresence::Unreachable => excluded[1] += 1,
                 MemberPresence::Configured
                 | MemberPresence::Registered
                 | MemberPresence::Unregistered => {
-                    out[2] += 1;
+                    excluded[2] += 1;
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Beliefs {
             bound,
             active: view.active().len(),
             idle: view.idle().len(),
-            out,
+            excluded,
             estimates,
         }
     }

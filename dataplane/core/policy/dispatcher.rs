@@ -147,7 +147,7 @@ impl Dispatcher {
     /// Returns true if each task waits for probes sent as messages ([`Dispatcher::next_probe`]).
     #[inline]
     #[must_use]
-    pub fn asks(&self) -> bool {
+    pub fn sends_probes(&self) -> bool {
         self.pending.is_some()
     }
 
@@ -477,7 +477,7 @@ impl Dispatcher {
     }
 
     /// Counts a task as sent to `member`, which the caller has chosen: the task follows an earlier one to its member.
-    pub fn follow(&mut self, member: Member) {
+    pub fn count_follower(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
         if let Some(pending) = &mut self.pending {
@@ -556,7 +556,7 @@ impl Dispatcher {
 
     /// Swaps the policy between bursts and leaves the old one in `prepared`; the view stays. Call
     /// [`Dispatcher::review_members`] afterwards.
-    pub fn exchange(&mut self, prepared: &mut PreparedPolicy) {
+    pub fn swap_policy(&mut self, prepared: &mut PreparedPolicy) {
         // The caller frees the old policy outside the polling core.
         std::mem::swap(&mut self.policy, &mut prepared.policy);
         std::mem::swap(&mut self.holds, &mut prepared.holds);
@@ -568,7 +568,7 @@ impl Dispatcher {
     /// Returns true if a task without a pick must wait and be offered again.
     #[inline]
     #[must_use]
-    pub fn holds(&self) -> bool {
+    pub fn holds_tasks(&self) -> bool {
         self.holds
     }
 

@@ -297,7 +297,7 @@ impl Eft {
     /// member with room. False without full members, whose totals are 0.
     #[inline(always)]
     fn is_sooner_at_full(ranks: &SpeedRanks, waiting: f64) -> bool {
-        let full = ranks.full();
+        let full = ranks.full_members();
         // Their time is (tasks + waiting) / speed. The product avoids a division by 0.
         ranks.soonest() * full.speed > full.tasks + waiting
     }
@@ -720,7 +720,7 @@ mod tests {
         let core = Core { index: 0, count: 3 };
         let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, core, 7);
         for member in [2, 3] {
-            (0..9).for_each(|_| dispatcher.follow(Member(member)));
+            (0..9).for_each(|_| dispatcher.count_follower(Member(member)));
         }
         let mut counts = [0_usize; 4];
         for _ in 0..1000 {

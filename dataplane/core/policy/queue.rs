@@ -84,7 +84,7 @@ impl<T> QueueingDispatcher<T> {
         let task = task(first);
         match self.dispatcher.choose(task, || None) {
             Some(pick) => Ok(self.pop().map(|item| (item, pick))),
-            None if self.dispatcher.holds() => Ok(None),
+            None if self.dispatcher.holds_tasks() => Ok(None),
             None => self.pop().map_or(Ok(None), |item| Err((item, DropReason::NoMember))),
         }
     }
@@ -311,7 +311,7 @@ mod tests {
         let mut queueing = QueueingDispatcher::new(dispatcher("jbsq(k=1)", 1));
         assert_eq!(offer(&mut queueing, 0), Ok(Some((0, 0))));
         assert_eq!((offer(&mut queueing, 1), offer(&mut queueing, 2)), (Ok(None), Ok(None)));
-        queueing.exchange(&mut PreparedPolicy::new(&"random".parse().unwrap(), 1, Core::ONLY));
+        queueing.swap_policy(&mut PreparedPolicy::new(&"random".parse().unwrap(), 1, Core::ONLY));
         queueing.review_members();
         assert_eq!(offer(&mut queueing, 3), Ok(None));
         assert_eq!((next(&mut queueing), next(&mut queueing)), (Ok(Some(1)), Ok(Some(2))));

@@ -52,7 +52,7 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
     /// No member.
-    Nobody,
+    None,
     /// A few for each task; the task waits for their answers.
     Some,
     /// All: the last known queue of each member is at hand, so no task waits. Some of these policies read only a
@@ -180,7 +180,7 @@ impl Entry {
             publishes: PublishedState::COUNTS,
             on_leaf: "",
             notify: |_| Notify::Reply,
-            asks: |_| ProbeKind::Nobody,
+            asks: |_| ProbeKind::None,
             bound: |_| None,
             build,
         }
@@ -304,7 +304,7 @@ impl PolicySpec {
     /// Returns true if it knows queues only from its own sends and from reports whose time the members choose.
     #[must_use]
     pub fn uses_member_reports(&self) -> bool {
-        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == ProbeKind::Nobody
+        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == ProbeKind::None
     }
 
     /// Returns true if it probes some members for each task and needs only their answers. Messages can carry

@@ -120,7 +120,7 @@ fn choice_is_among_the_reported_candidates() {
 fn explained_minimum_matches_the_queues() {
     let mut dispatcher = dispatcher("jsq", 12);
     for member in 0..12 {
-        (0..member).for_each(|_| dispatcher.follow(Member(member)));
+        (0..member).for_each(|_| dispatcher.count_follower(Member(member)));
     }
     dispatcher.set_active(Member(1), false);
     let beliefs = dispatcher.beliefs();
@@ -128,10 +128,13 @@ fn explained_minimum_matches_the_queues() {
     let queues: Vec<_> =
         beliefs.estimates.iter().map(|known| (known.member.0, known.outstanding)).collect();
     assert_eq!(queues, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
-    assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (SelectionBasis::Best, 11, [0, 0, 1]));
+    assert_eq!(
+        (beliefs.basis, beliefs.active, beliefs.excluded),
+        (SelectionBasis::Best, 11, [0, 0, 1])
+    );
     assert_eq!(beliefs.estimates[1].drift, Load::tasks(2));
     dispatcher.view().set_presence(Member(1), MemberPresence::Silent);
-    assert_eq!(dispatcher.beliefs().out, [1, 0, 0]);
+    assert_eq!(dispatcher.beliefs().excluded, [1, 0, 0]);
 }
 
 // promise: scheduling.1
@@ -186,7 +189,7 @@ fn policies_that_say_so_decide_by_rates() {
 #[test]
 fn policies_see_queues_only_when_declared() {
     for entry in CATALOGUE {
-        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != ProbeKind::Nobody;
+        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != ProbeKind::None;
         let with_queues = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
         assert_eq!(choices(entry, 16, None, None) != with_queues, asks, "{}", entry.name);
     }
@@ -394,7 +397,7 @@ fn a_policy_changes_and_knowledge_stays() {
     reply(&mut dispatcher, 0, 9);
     reply(&mut dispatcher, 1, 1);
     let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 2, Core::ONLY);
-    dispatcher.exchange(&mut horus);
+    dispatcher.swap_policy(&mut horus);
     dispatcher.review_members();
     assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5]);
 }
@@ -559,7 +562,7 @@ fn ties_are_uniform() {
             for member in 0..24 {
                 let fast = fast > 1.0 && member % 2 == 1;
                 let sent = u16::from(fast) + if member < 16 { 0 } else { 2 };
-                (0..sent).for_each(|_| dispatcher.follow(Member(member)));
+                (0..sent).for_each(|_| dispatcher.count_follower(Member(member)));
             }
             counts[pick(&mut dispatcher).member.index()] += 1;
         }
@@ -617,8 +620,8 @@ fn remote_changes_arrive_with_the_exchange() {
 fn overloaded_cores_publish_large_differences_first() {
     let mut cores = Cores::new("jsq", 40, 2);
     cores.exchange(true);
-    cores.dispatchers[0].follow(Member(3));
-    (0..3).for_each(|_| cores.dispatchers[0].follow(Member(5)));
+    cores.dispatchers[0].count_follower(Member(3));
+    (0..3).for_each(|_| cores.dispatchers[0].count_follower(Member(5)));
     // An overloaded core publishes changes of at least two tasks, on a node of two cores.
     cores.exchange(false);
     cores.exchange(false); // a small difference stays unpublished
@@ -684,7 +687,7 @@ fn idle_members_are_taken_once_after_policy_change() {
     cores.exchange(true);
     for (index, core) in cores.dispatchers.iter_mut().enumerate() {
         let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 4, Core { index, count: 2 });
-        core.exchange(&mut horus);
+        core.swap_policy(&mut horus);
         core.review_members();
     }
     cores.exchange(true);
@@ -698,10 +701,10 @@ fn idle_members_are_taken_once_after_policy_change() {
 #[test]
 fn new_policy_inherits_known_idle_members() {
     let mut dispatcher = dispatcher("random", 3);
-    (0..3).for_each(|member| dispatcher.follow(Member(member)));
+    (0..3).for_each(|member| dispatcher.count_follower(Member(member)));
     (0..2).for_each(|member| reply(&mut dispatcher, member, 0)); // members 0 and 1 are idle again
     let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 3, Core::ONLY);
-    dispatcher.exchange(&mut horus);
+    dispatcher.swap_policy(&mut horus);
     dispatcher.review_members();
     let idle = |pick: &Option<Pick>| pick.is_some_and(|pick| pick.idle);
     assert_eq!(picks(&mut dispatcher, 3).iter().filter(|pick| idle(pick)).count(), 2);
@@ -883,7 +886,7 @@ fn persistent_idle_tries_forgotten_members_again() {
 fn persistent_idle_is_not_misled_by_overtaken_reports() {
     let mut dispatcher = dispatcher("pi", 2);
     picks(&mut dispatcher, 2);
-    (0..2).for_each(|member| dispatcher.follow(Member(member)));
+    (0..2).for_each(|member| dispatcher.count_follower(Member(member)));
     reply(&mut dispatcher, 0, 0); // the second of two replies overtakes the first
     reply(&mut dispatcher, 0, 1);
     let next = pick(&mut dispatcher);

@@ -93,7 +93,7 @@ impl Channel {
     /// Gives a task to the worker. Returns false without effect if there is no worker, no free slot, or the
     /// task is too long.
     #[inline]
-    pub fn give(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
+    pub fn send(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
         // An excluded worker may still read its old tasks, so their bytes must not change before the next grant.
         let can_send = self.sender.is_granted() && self.sender.room() > 0;
         if !can_send || payload.len() > self.shape.payload {

@@ -210,7 +210,7 @@ impl WorkerEnd {
 
     /// Completes the task without an answer, after `worked_ns` nanoseconds of work.
     #[inline]
-    pub fn give_up(&self, task: TakenTask, worked_ns: u64) {
+    pub fn end_without_reply(&self, task: TakenTask, worked_ns: u64) {
         self.complete(&task, NO_REPLY, worked_ns);
     }
 

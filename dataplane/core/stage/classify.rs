@@ -279,7 +279,7 @@ fn queue_report(
     }
     let Header { code, seq: number, .. } = Header::parse(parsed.payload(frame))?;
     let is_probe_answer = code == Code::ProbeAnswer;
-    if is_probe_answer && !stages.dispatchers[pool].asks() {
+    if is_probe_answer && !stages.dispatchers[pool].sends_probes() {
         return Err(DropReason::QueueReportOff);
     }
     verify((&stages.network, port), &worker, frame, parsed, &[])?;

@@ -540,7 +540,7 @@ impl Stages {
             return;
         }
         self.dispatchers[pool].set_reports(reports);
-        self.probes |= self.dispatchers[pool].asks();
+        self.probes |= self.dispatchers[pool].sends_probes();
         self.set_shared_workers(pool, true);
         let members = self.dispatchers[pool].view().members();
         self.report_numbers.resize_with(self.dispatchers.len(), || None);
@@ -627,7 +627,8 @@ impl Stages {
     /// Advances the time of the policies that hold tasks. They measure with it, so they need it more often.
     /// Other pools do not pay for the conversion from ticks.
     pub fn tick_holding(&mut self, now_ns: u64) {
-        for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds()) {
+        for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds_tasks())
+        {
             dispatcher.tick(now_ns);
         }
     }
@@ -639,7 +640,7 @@ impl Stages {
         let dispatcher = &self.dispatchers[pool];
         // `queue().0` is the bound of the queue.
         self.refuses(pool)
-            && dispatcher.holds()
+            && dispatcher.holds_tasks()
             && dispatcher.waiting() + tasks > dispatcher.queue().0
     }
 
@@ -713,7 +714,7 @@ impl Stages {
     /// Returns true if some pool's policy lets tasks wait.
     #[must_use]
     pub fn holds_tasks(&self) -> bool {
-        self.dispatchers.iter().any(Dispatcher::holds)
+        self.dispatchers.iter().any(Dispatcher::holds_tasks)
     }
 
     /// Returns the dispatcher of the pool at `index` in the network's order; `None` beyond the last pool.

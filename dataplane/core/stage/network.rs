@@ -151,7 +151,7 @@ impl Network {
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let FixedNetwork { udp_port, node, ports, inside, is_spine, is_embedded } = base;
+        let FixedNetwork { udp_port, node, ports, local_port, is_spine, is_embedded } = base;
         let mut network = Self {
             udp_port,
             node,
@@ -165,7 +165,7 @@ impl Network {
             pool_index: Box::new([NO_POOL; 1 << 16]),
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
             authenticators: Vec::new(),
-            local_port: inside,
+            local_port,
             is_spine,
             is_embedded,
             hosts: Vec::new(),
@@ -353,10 +353,10 @@ impl Network {
     /// Returns the part that stays the same while the node runs.
     #[must_use]
     pub fn base(&self) -> FixedNetwork {
-        let (udp_port, node, inside) = (self.udp_port, self.node, self.local_port);
+        let (udp_port, node, local_port) = (self.udp_port, self.node, self.local_port);
         let ports = self.ports.clone();
         let (is_spine, is_embedded) = (self.is_spine, self.is_embedded);
-        FixedNetwork { udp_port, node, ports, inside, is_spine, is_embedded }
+        FixedNetwork { udp_port, node, ports, local_port, is_spine, is_embedded }
     }
 
     /// Returns true if the members are leaves.

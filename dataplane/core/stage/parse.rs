@@ -235,7 +235,10 @@ fn message<A: Family>(
     }
     if header.code.is_task() {
         // An IPv6 packet with extension headers was refused before.
-        if !address.ip_options.permit(&frame[ether::LEN + A::IP_LEN..usize::from(datagram.at)]) {
+        if !address
+            .ip_options
+            .permit(&frame[ether::LEN + A::IP_LEN..usize::from(datagram.udp_offset)])
+        {
             return Err(DropReason::Ipv4Options);
         }
         can_be_answered(datagram.src_port, tables.is_client(datagram.src))?;
@@ -243,7 +246,7 @@ fn message<A: Family>(
     if A::ttl(&frame[ether::LEN..]) < least_ttl(network, &header) {
         return Err(DropReason::TtlExpired);
     }
-    Ok(parsed.copy_header(kind, &header, datagram.at))
+    Ok(parsed.copy_header(kind, &header, datagram.udp_offset))
 }
 
 /// Checks that a worker can reply to this source port, and that the reply reaches the client.

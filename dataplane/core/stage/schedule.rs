@@ -168,7 +168,7 @@ impl Stages {
     /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if its pool
     /// has ended meanwhile.
     pub(super) fn may_keep_waiting(&self, pool: usize) -> bool {
-        self.dispatchers[pool].holds() && self.network.pool_id(pool).is_some()
+        self.dispatchers[pool].holds_tasks() && self.network.pool_id(pool).is_some()
     }
 
     /// Returns true if a pool (by index) returns tasks to their clients when its queue is full.
@@ -264,7 +264,7 @@ fn place_packet(
     // The first packet of the task may be among the waiting ones. A policy that asks workers by probes lets each task
     // wait.
     let dispatcher = &stages.dispatchers[pool];
-    let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
+    let is_next = dispatcher.waiting() == 0 && !dispatcher.sends_probes();
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
         Err(DropReason::NoMember) => stages.wait(pool),
         result => result.map(Some),
@@ -308,7 +308,7 @@ fn find_or_pick(
         if found.replaced {
             // Another task had taken this task's credit. This packet completes the task, which counts as outstanding
             // again.
-            stages.dispatchers[pool].follow(found.member);
+            stages.dispatchers[pool].count_follower(found.member);
         }
         return Ok(Pick { member: found.member, idle: false });
     }

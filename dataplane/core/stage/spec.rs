@@ -180,7 +180,7 @@ pub struct FixedNetwork {
     /// Ports of the node.
     pub ports: Vec<PortAddress>,
     /// Port to workers inside this process, which need no proof.
-    pub inside: Option<usize>,
+    pub local_port: Option<usize>,
     /// True for a spine, whose members are leaves. One leaf may be a member of several pools.
     pub is_spine: bool,
     /// True if tasks and reports are passed as values, without packets. Hosts then need no MAC addresses, and

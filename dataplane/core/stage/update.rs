@@ -42,7 +42,7 @@ impl DispatcherChange {
     pub fn apply(&mut self, dispatcher: &mut Dispatcher) {
         match self {
             Self::Rates(rates) => dispatcher.view_mut().set_rates(rates),
-            Self::Policy(policy) => dispatcher.exchange(policy),
+            Self::Policy(policy) => dispatcher.swap_policy(policy),
             &mut Self::Queue(bound, overflow) => dispatcher.set_queue(bound, overflow),
         }
     }
@@ -110,7 +110,7 @@ pub struct Update {
     /// Changes, in order.
     pub steps: Vec<Step>,
     /// Pools with changed members, speeds or policy. Their policies review these once.
-    pub touched: Vec<usize>,
+    pub changed_pools: Vec<usize>,
 }
 
 /// Sizes for which a core's stages, and the code around them, have memory.
@@ -135,7 +135,7 @@ impl Stages {
                 .sum::<usize>()
         };
         // The bounds of all queues that may hold tasks now; at least those of all queues, up to `QUEUE_MAX`.
-        let waiting = bounds(&Dispatcher::holds).max(bounds(&|_| true).min(QUEUE_MAX));
+        let waiting = bounds(&Dispatcher::holds_tasks).max(bounds(&|_| true).min(QUEUE_MAX));
         let waiting = waiting.max(self.waiting_least);
         Capacity { pools: self.dispatchers.capacity(), waiting }
     }
@@ -166,7 +166,7 @@ impl Stages {
         for step in &mut update.steps {
             self.step(step);
         }
-        for &pool in &update.touched {
+        for &pool in &update.changed_pools {
             self.settle_drained(pool);
             self.dispatchers[pool].review_members();
         }

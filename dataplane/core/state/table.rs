@@ -135,7 +135,7 @@ pub struct WorkerSpec {
 
 impl WorkerSpec {
     /// Entry of a free place.
-    pub const NOBODY: Self = Self { id: NO_MEMBER, server: u16::MAX };
+    pub const FREE_PLACE: Self = Self { id: NO_MEMBER, server: u16::MAX };
 
     /// Returns the word in a state file: the id in the upper half, the server in the lower half.
     fn to_word(self) -> u64 {
@@ -371,11 +371,11 @@ impl Table {
         let listed = spec.map_or(&[][..], |spec| &spec.workers);
         assert!(listed.len() <= place.members, "more workers than places");
         for member in 0..place.members {
-            let worker = listed.get(member).copied().unwrap_or(WorkerSpec::NOBODY);
+            let worker = listed.get(member).copied().unwrap_or(WorkerSpec::FREE_PLACE);
             let previous = WorkerSpec::of_word(workers[member].swap(worker.to_word(), Relaxed));
-            if worker == WorkerSpec::NOBODY {
+            if worker == WorkerSpec::FREE_PLACE {
                 presence[member].store(MemberPresence::Absent as u32, Relaxed);
-            } else if previous == WorkerSpec::NOBODY || previous.id != worker.id {
+            } else if previous == WorkerSpec::FREE_PLACE || previous.id != worker.id {
                 presence[member].store(MemberPresence::Configured as u32, Relaxed);
             }
         }
@@ -889,7 +889,7 @@ fn read_member(
     let index = layout.pools[pool].first_member + member;
     let worker = region.slice::<AtomicU64>(layout.workers + 8 * index, 1)[0].load(Relaxed);
     let worker = WorkerSpec::of_word(worker);
-    if worker == WorkerSpec::NOBODY {
+    if worker == WorkerSpec::FREE_PLACE {
         return None;
     }
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);

@@ -114,7 +114,7 @@ impl Tokens {
 
     /// Returns the number of members with a free token in the first row: all tokens of these members are free.
     #[must_use]
-    pub fn full(&self) -> usize {
+    pub fn members_with_all_free(&self) -> usize {
         self.words[..self.row].iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()
     }
 

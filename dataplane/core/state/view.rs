@@ -674,7 +674,9 @@ impl View {
         // Under a policy without shared idle members, tokens are places for tasks instead of idle members.
         let shared =
             self.pool_exchange.as_ref().filter(|pool_exchange| pool_exchange.publishes().idle);
-        self.idle.len() + remote + shared.map_or(0, |pool_exchange| pool_exchange.tokens().full())
+        self.idle.len()
+            + remote
+            + shared.map_or(0, |pool_exchange| pool_exchange.tokens().members_with_all_free())
     }
 
     /// Returns true if `member` became active again since the last call for it.

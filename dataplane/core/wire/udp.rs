@@ -30,7 +30,7 @@ pub struct Datagram<A = u32> {
     /// Destination port.
     pub dst_port: u16,
     /// Offset of the UDP header in the frame.
-    pub at: u16,
+    pub udp_offset: u16,
     /// Offset after the datagram's last byte in the frame.
     pub end: u16,
 }
@@ -40,14 +40,14 @@ impl<A> Datagram<A> {
     #[inline]
     #[must_use]
     pub fn payload(&self) -> usize {
-        usize::from(self.at) + LEN
+        usize::from(self.udp_offset) + LEN
     }
 
     /// Returns the datagram with its addresses as another type.
     #[must_use]
     pub fn map_addresses<B>(self, address: impl Fn(A) -> B) -> Datagram<B> {
-        let Self { src, dst, src_port, dst_port, at, end } = self;
-        Datagram { src: address(src), dst: address(dst), src_port, dst_port, at, end }
+        let Self { src, dst, src_port, dst_port, udp_offset, end } = self;
+        Datagram { src: address(src), dst: address(dst), src_port, dst_port, udp_offset, end }
     }
 }
 
@@ -106,7 +106,7 @@ fn parse_without_options(
         dst,
         src_port: u16_at(head, UDP_OFFSET),
         dst_port: u16_at(head, UDP_OFFSET + 2),
-        at: UDP_OFFSET as u16,
+        udp_offset: UDP_OFFSET as u16,
         end: (UDP_OFFSET + udp_len) as u16,
     })
 }
@@ -178,7 +178,7 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
         dst: ip.dst,
         src_port: u16_at(segment, 0),
         dst_port: u16_at(segment, 2),
-        at: at as u16,
+        udp_offset: at as u16,
         end: (at + udp_len) as u16,
     })
 }
@@ -247,7 +247,7 @@ pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReas
         dst: ip.dst,
         src_port: u16_at(segment, 0),
         dst_port: u16_at(segment, 2),
-        at: UDP_OFFSET as u16,
+        udp_offset: UDP_OFFSET as u16,
         end: (UDP_OFFSET + udp_len) as u16,
     })
 }
@@ -266,7 +266,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     if ether::ether_type(frame) != ether::IPV4 {
         return false;
     }
-    let Ok(Datagram { at, end, .. }) = parse(frame, true) else { return false };
+    let Ok(Datagram { udp_offset: at, end, .. }) = parse(frame, true) else { return false };
     let (at, end) = (usize::from(at), usize::from(end));
     let header = &frame[ether::LEN..at];
     let pseudo = pseudo_header(header, (end - at) as u16);
@@ -299,7 +299,7 @@ pub fn checksum_is_valid_v6(frame: &[u8], udp_len: usize) -> bool {
 /// Same as [`finish_checksum`], for a frame with IPv6.
 #[cold]
 fn finish_checksum_v6(frame: &mut [u8]) -> bool {
-    let Ok(Datagram { at, end, .. }) = parse_v6(frame, true) else { return false };
+    let Ok(Datagram { udp_offset: at, end, .. }) = parse_v6(frame, true) else { return false };
     let (at, end) = (usize::from(at), usize::from(end));
     let pseudo = ipv6::pseudo_header(&frame[ether::LEN..], ipv6::UDP, (end - at) as u16);
     if u16_at(frame, at + 6) != !pseudo.checksum() {
@@ -311,7 +311,7 @@ fn finish_checksum_v6(frame: &mut [u8]) -> bool {
 
 /// Recomputes the checksum of a frame's datagram over IPv6, if the frame holds one with a checksum.
 pub fn renew_checksum_v6(frame: &mut [u8]) {
-    let Ok(Datagram { at, end, .. }) = parse_v6(frame, true) else { return };
+    let Ok(Datagram { udp_offset: at, end, .. }) = parse_v6(frame, true) else { return };
     let (at, end) = (usize::from(at), usize::from(end));
     let pseudo = ipv6::pseudo_header(&frame[ether::LEN..], ipv6::UDP, (end - at) as u16);
     put_u16(frame, at + 6, 0);
@@ -512,7 +512,7 @@ mod tests {
             PartialChecksum::default().bytes(&frame[ether::LEN..][..ipv4::LEN]).checksum();
         put_u16(&mut frame, ether::LEN + 10, checksum);
         let before = parse(&frame, false).unwrap();
-        swap_endpoints(&mut frame, usize::from(before.at));
+        swap_endpoints(&mut frame, usize::from(before.udp_offset));
         let after = parse(&frame, false).unwrap();
         assert_eq!((after.src, after.src_port), (before.dst, before.dst_port));
         assert_eq!((after.dst, after.dst_port), (before.src, before.src_port));

@@ -343,7 +343,7 @@ impl TaskCoroutine {
                 }
                 // The handler may have forgotten the task (`mem::forget`).
                 if worker.end.is_in_progress(&held) {
-                    worker.end.give_up(held, core.worked_ns());
+                    worker.end.end_without_reply(held, core.worked_ns());
                 }
                 core.critical.set(0);
                 resume = yielder.suspend(Pause::Done);

@@ -68,7 +68,7 @@ fn worker_polls_answers_and_drops_tasks() {
     let mut worker = join(&region, &mut channel, &attach_options());
     assert_eq!((worker.id(), worker.pool(), worker.payload_max()), (0, 0, 32));
     assert!(worker.poll().is_none());
-    assert!((0..4).all(|seq| channel.give(ids(seq), &[seq as u8; 3])));
+    assert!((0..4).all(|seq| channel.send(ids(seq), &[seq as u8; 3])));
     let task = worker.poll().unwrap();
     assert_eq!((task.payload(), task.ids(), task.class()), (&[0; 3][..], ids(0), 2));
     assert_eq!(task.request(), WorkerRequest::TaskWaits);
@@ -87,7 +87,7 @@ fn forgotten_task_is_resumed_or_abandoned() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &attach_options());
-    assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
+    assert!((0..2).all(|seq| channel.send(ids(seq), &[])));
     std::mem::forget(worker.poll().unwrap());
     assert_eq!(worker.resume().map(std::mem::forget), Some(()));
     worker.resume().unwrap().reply(b"late").unwrap();
@@ -104,7 +104,7 @@ fn panicked_task_completes_without_an_answer() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &attach_options());
-    assert!(channel.give(ids(0), &[]));
+    assert!(channel.send(ids(0), &[]));
     let task = worker.poll().unwrap();
     // 33 bytes exceed the reply buffer of 32.
     let panics = std::panic::AssertUnwindSafe(|| task.reply_with(|_, _| 33));
@@ -140,7 +140,7 @@ fn task_and_shutdown_wake_a_sleeping_worker() {
             while !waits.swap(false, Acquire) {
                 std::thread::yield_now();
             }
-            assert!(channel.give(ids(seq), &[]));
+            assert!(channel.send(ids(seq), &[]));
             while channel.collect().unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -167,7 +167,7 @@ fn tasks_given_before_the_end_are_still_taken() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &attach_options());
-    assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
+    assert!((0..2).all(|seq| channel.send(ids(seq), &[])));
     channel.stop();
     let task = worker.recv(TIMEOUT).unwrap().unwrap();
     assert_eq!(task.request(), WorkerRequest::Stop);
@@ -182,7 +182,7 @@ fn excluded_worker_is_notified_and_may_return() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &attach_options());
-    assert!(channel.give(ids(0), &[]));
+    assert!(channel.send(ids(0), &[]));
     let task = worker.poll().unwrap();
     // The agent takes the grant back; task 0 is lost.
     assert_eq!(channel.sender_mut().revoke(), 0..1);
@@ -191,7 +191,7 @@ fn excluded_worker_is_notified_and_may_return() {
     assert_eq!(worker.recv(TIMEOUT).unwrap_err(), Detached::Excluded);
     drop(worker);
     let mut worker = join(&region, &mut channel, &attach_options());
-    assert!(channel.give(ids(1), b"again"));
+    assert!(channel.send(ids(1), b"again"));
     assert_eq!(worker.poll().unwrap().payload(), b"again");
 }
 

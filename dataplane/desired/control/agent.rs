@@ -259,8 +259,8 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
             }
         }
         steps.extend(self.next_signer(differences).map(Step::Sign));
-        let (epoch, touched) = (differences.to.epoch, differences.touched());
-        let update = Box::new(Update { epoch, steps, touched });
+        let (epoch, changed_pools) = (differences.to.epoch, differences.changed_pools());
+        let update = Box::new(Update { epoch, steps, changed_pools });
         // Never busy: there was room, and no other thread sends commands.
         self.parts.commands.push(update).map_err(|_| ChangeError::Busy)
     }

@@ -311,7 +311,7 @@ pub(super) fn refused<T>(
 
 /// Returns the error for a text that is not a change. Keeps the first `FOUND_MAX` characters of a client's text,
 /// without control characters.
-pub fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
+pub fn invalid_text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
     let found = found.to_string();
     let mut start: String =
         found.chars().take(FOUND_MAX).filter(|letter| !letter.is_control()).collect();
@@ -332,7 +332,7 @@ impl<'a> Values<'a> {
         let supported = verbs.iter().copied().find(|(supported, _)| *supported == verb);
         let (verb, keys) = supported.ok_or_else(|| {
             let verbs: Vec<_> = verbs.iter().map(|(verb, _)| *verb).collect();
-            text(format!("`{verb}`"), verbs.join(", "))
+            invalid_text(format!("`{verb}`"), verbs.join(", "))
         })?;
         let mut values = Self { verb, keys, pairs: Vec::new() };
         for word in &words[1..] {
@@ -359,7 +359,10 @@ impl<'a> Values<'a> {
                 None => format!("{key}=…"),
             })
             .collect();
-        text(format!("{found} in `{}`", self.verb), format!("{} {}", self.verb, keys.join(" ")))
+        invalid_text(
+            format!("{found} in `{}`", self.verb),
+            format!("{} {}", self.verb, keys.join(" ")),
+        )
     }
 
     /// Returns the value of a key; `None` if the text lacks the key.
@@ -373,7 +376,7 @@ impl<'a> Values<'a> {
     /// If the value is invalid. The error has `allowed`.
     pub fn parsed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<Option<T>, ChangeError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.parse().map(Some).map_err(|_| text(format!("{key}={value}"), allowed))
+        value.parse().map(Some).map_err(|_| invalid_text(format!("{key}={value}"), allowed))
     }
 
     /// Returns the parsed value of a required key. `allowed` describes valid values.
@@ -401,7 +404,7 @@ impl<'a> Values<'a> {
         let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
         let mac: Option<Mac> = self.parsed("mac", allowed)?;
         match mac.filter(|mac| mac.is_group() || *mac == Mac::default()) {
-            Some(mac) => Err(text(format!("mac={mac}"), allowed)),
+            Some(mac) => Err(invalid_text(format!("mac={mac}"), allowed)),
             None => Ok(mac),
         }
     }
@@ -437,7 +440,7 @@ impl<'a> Values<'a> {
     pub fn workers(&self) -> Result<Vec<u16>, ChangeError> {
         let ids = ids::parse(self.get("workers").unwrap_or_default(), 0..=WORKER_ID_MAX);
         let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in 0-31,40");
-        ids.map_err(|found| text(format!("workers={found}"), allowed))
+        ids.map_err(|found| invalid_text(format!("workers={found}"), allowed))
     }
 
     /// Returns the relative speed; 1 without the key.
@@ -473,7 +476,7 @@ impl<'a> Values<'a> {
         let policy = self.get("policy").unwrap_or_default();
         if policy.len() > POLICY_MAX {
             let found = format!("a policy of {} bytes", policy.len());
-            return Err(text(found, "a policy that `wedjat policies` lists"));
+            return Err(invalid_text(found, "a policy that `wedjat policies` lists"));
         }
         Ok(policy.parse()?)
     }
@@ -488,7 +491,7 @@ impl<'a> Values<'a> {
         let path = unquoted(value).filter(is_valid).ok_or_else(|| {
             let allowed =
                 format!("a path of at most {PATH_MAX} bytes, in double quotes if it has spaces");
-            text(format!("{key}={value}"), allowed)
+            invalid_text(format!("{key}={value}"), allowed)
         })?;
         Ok(Some(path.into()))
     }
@@ -500,7 +503,7 @@ impl<'a> Values<'a> {
     pub fn spine(&self) -> Result<u16, ChangeError> {
         let allowed = format!("a spine's id, 0 to {WORKER_ID_MAX}");
         let id = self.needed("spine", &allowed)?;
-        let error = || text(format!("spine={id}"), &allowed);
+        let error = || invalid_text(format!("spine={id}"), &allowed);
         (id <= WORKER_ID_MAX).then_some(id).ok_or_else(error)
     }
 }
@@ -508,13 +511,13 @@ impl<'a> Values<'a> {
 /// Returns the speed if it is in the range of a worker's relative speed.
 fn check_speed(speed: f64) -> Result<f64, ChangeError> {
     let (least, most) = SPEEDS;
-    let error = || text(format!("speed={speed}"), format!("{least} to {most}"));
+    let error = || invalid_text(format!("speed={speed}"), format!("{least} to {most}"));
     (least..=most).contains(&speed).then_some(speed).ok_or_else(error)
 }
 
 /// Returns the bound if it is in the range of a queue's bound.
 fn check_queue(queue: usize) -> Result<usize, ChangeError> {
-    let error = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
+    let error = || invalid_text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
     (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(error)
 }
 
@@ -526,7 +529,7 @@ pub fn overflow_named(name: &str) -> Result<Overflow, ChangeError> {
     match name {
         "drop" => Ok(Overflow::Drop),
         "refuse" => Ok(Overflow::Refuse),
-        other => Err(text(format!("overflow={other}"), "drop or refuse")),
+        other => Err(invalid_text(format!("overflow={other}"), "drop or refuse")),
     }
 }
 
@@ -541,7 +544,7 @@ pub const fn overflow_name(overflow: Overflow) -> &'static str {
 
 /// Returns the signal rules with this name.
 fn signals_named(name: &str) -> Result<Protocol, ChangeError> {
-    Protocol::of_rules(name).ok_or_else(|| text(format!("signals={name}"), SIGNAL_RULES))
+    Protocol::of_rules(name).ok_or_else(|| invalid_text(format!("signals={name}"), SIGNAL_RULES))
 }
 
 /// Formats the optional pool of a change.

@@ -73,7 +73,7 @@ impl Differences<'_> {
 
     /// Returns the indices of pools in both memberships with a changed policy, members or speeds. Their policies
     /// recompute derived state once, after all other steps of the update.
-    pub fn touched(&self) -> Vec<usize> {
+    pub fn changed_pools(&self) -> Vec<usize> {
         let has_changed = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
             (Some(Some(from)), Some(to)) => {
                 from.settings.policy != to.settings.policy || from.members != to.members

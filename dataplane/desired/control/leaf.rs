@@ -18,7 +18,7 @@ use wedjat_core::stage::{Network, NewPool, Recognition, Stages, Step, Update};
 use wedjat_core::state::table::Limits;
 use wedjat_core::state::{Member, Table};
 
-use super::change::{refused, text};
+use super::change::{invalid_text, refused};
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool};
 use super::{Change, ChangeError, Cores, SettledState};
@@ -92,7 +92,7 @@ impl Cores for LeafCores {
             Change::RemoveServer { ip } => check_is_remote(ip),
             Change::AddWorkers { server: None, .. } => {
                 let allowed = "add-workers server=… pool=… workers=… [speed=…]";
-                Err(text("no `server` in `add-workers`", allowed))
+                Err(invalid_text("no `server` in `add-workers`", allowed))
             }
             Change::AddPool { queue, .. } | Change::SetQueue { queue, .. } => {
                 self.check_queue(queue)
@@ -286,7 +286,7 @@ impl Updates<'_> {
             fabric: None,
             recognition: Some(Recognition::new(Arc::clone(self.network))),
             steps,
-            touched: self.differences.touched(),
+            changed_pools: self.differences.changed_pools(),
         }
     }
 

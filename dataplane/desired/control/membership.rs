@@ -218,7 +218,8 @@ impl Membership {
     #[must_use]
     pub fn entries(&self) -> Entries {
         let worker = |worker: &Option<Worker>| {
-            worker.map_or(WorkerSpec::NOBODY, |one| WorkerSpec { id: one.id, server: one.server })
+            worker
+                .map_or(WorkerSpec::FREE_PLACE, |one| WorkerSpec { id: one.id, server: one.server })
         };
         let pool = |pool: &Pool| PoolSpec {
             id: pool.id,

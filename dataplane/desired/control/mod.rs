@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use agent::{AgentCores, AgentParts, signer};
 use change::refused;
 pub use change::{Change, ChangeError, overflow_name};
-pub use change::{Values, Verbs, overflow_named, text};
+pub use change::{Values, Verbs, invalid_text, overflow_named};
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::LeafCores;

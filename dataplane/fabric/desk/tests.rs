@@ -104,7 +104,7 @@ impl Store for FakeStore {
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
         self.answer().await;
         let mut content = self.content();
-        events.iter().for_each(|event| content.fabric.take(event));
+        events.iter().for_each(|event| content.fabric.apply(event));
         content.fabric.version = version;
         content.appends += 1;
         Ok(())

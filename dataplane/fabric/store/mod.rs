@@ -127,7 +127,7 @@ pub(super) trait Store: Send {
 ///
 /// # Errors
 /// If the file cannot be made, or holds a fabric already.
-pub fn keep(path: &Path, fabric: &Fabric) -> Result<(), StoreError> {
+pub fn create_file(path: &Path, fabric: &Fabric) -> Result<(), StoreError> {
     FileStore::open(path)?.begin_with(fabric)
 }
 

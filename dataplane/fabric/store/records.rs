@@ -62,7 +62,7 @@ pub fn read(fabric: &mut Fabric, version: u64, record: &[u8]) -> Result<(), Stor
         let damaged =
             |error: serde_json::Error| StoreError::Damaged { version, reason: error.to_string() };
         let event: Event = serde_json::from_slice(line).map_err(damaged)?;
-        fabric.take(&event);
+        fabric.apply(&event);
     }
     fabric.version = version;
     Ok(())

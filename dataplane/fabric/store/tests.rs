@@ -33,7 +33,7 @@ fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
         store.lead(|_| {}).await.unwrap();
         for id in 1..=leaves {
             let leaf = Event::Leaf { id, ip: [10, 0, 1, id as u8].into(), is_failed: false };
-            fabric.take(&leaf);
+            fabric.apply(&leaf);
             fabric.version += 1;
             store.append(fabric.version, &[leaf]).await.unwrap();
             if id == leaves / 2 {

@@ -38,7 +38,7 @@ use super::{all_port_stats, check_cpus, follow, join, log_link_event, port_stats
 use super::{log_silent_interrupts, tend_devices};
 
 /// Longest time between two checks of the watching thread, on a node without local workers.
-const WATCH: Duration = Duration::from_millis(20);
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// EAL, packet buffers and clock of a node, and the options of its run.
 pub struct Runtime<'a> {
@@ -304,7 +304,7 @@ impl<'a> Runtime<'a> {
             neighbours.set_link(port, is_up);
         };
         // Checks more often with local workers, because a check also detects dead ones.
-        let interval = if workers.is_some() { workers::WATCH } else { WATCH };
+        let interval = if workers.is_some() { workers::WATCH_INTERVAL } else { WATCH_INTERVAL };
         let (mut failures, mut silent) = (BTreeMap::new(), BTreeSet::new());
         let check = |time| {
             tend_devices(&devices, &mut failures);

@@ -175,13 +175,13 @@ fn log_link_event(port: usize, device: &Device, is_up: bool) {
     log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
 }
 
-/// Handles removals, resets and returns of NICs, and logs them. [`Device::tend`] opens a returned NIC again, and
-/// reports the outcome. `failures` holds the last failure of each device, by port, so that repeated attempts log it
-/// once.
+/// Handles removals, resets and returns of NICs, and logs them. [`Device::advance_lifecycle`] opens a returned NIC
+/// again, and reports the outcome. `failures` holds the last failure of each device, by port, so that repeated attempts
+/// log it once.
 fn tend_devices(devices: &[Device], failures: &mut BTreeMap<usize, String>) {
     for (port, device) in devices.iter().enumerate() {
         let name = device.name();
-        match device.tend() {
+        match device.advance_lifecycle() {
             None => {}
             Some(DeviceEvent::Removed) => log::warn!(
                 "port {port}, {name}: removed; other ports go on; the port opens again once the NIC is back and bound to \

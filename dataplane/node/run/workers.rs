@@ -15,7 +15,7 @@ use wedjat_core::role::agent::Death;
 use super::attach_log::AttachLog;
 
 /// Interval of the watching thread's checks on a node with local workers. The agent learns of a dead worker within it.
-pub const WATCH: Duration = Duration::from_millis(5);
+pub const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// Time in which worker threads must end after the agent.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks for the end of worker threads.

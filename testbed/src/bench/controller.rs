@@ -24,7 +24,10 @@ use wedjat::controller::Command as ControllerCommand;
 use wedjat::controller::generated as proto;
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::follow_request::Message;
-use wedjat::controller::{ControllerClient, Event, Fabric, Ids, Placement, Rack, keep, link, take};
+use wedjat::controller::{
+    ControllerClient, Event, Fabric, Ids, Placement, Rack, assign_spines, choose_workers,
+    create_file,
+};
 
 use crate::demo::leaf::find;
 
@@ -114,9 +117,9 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
 /// rack. Places the pools and links them to spines itself, as the controller would, since this is not measured.
 fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     let mut fabric = Fabric::default();
-    // `take` applies an event to the desired state, as the controller does for each command.
+    // Applies events to the desired state, as the controller does for each command.
     for spine in 1..=8_u16 {
-        fabric.take(&Event::Spine {
+        fabric.apply(&Event::Spine {
             id: spine,
             ip: [10, 250, 0, spine as u8].into(),
             is_failed: false,
@@ -124,16 +127,22 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     }
     for leaf in 0..arguments.leaves {
         let [high, low] = leaf.to_be_bytes();
-        fabric.take(&Event::Leaf {
+        fabric.apply(&Event::Leaf {
             id: leaf,
             ip: [10, 128 + high, low, 1].into(),
             is_failed: false,
         });
         for server in 0..arguments.servers {
             let ip = [10, high, low, server as u8 + 1].into();
-            fabric.take(&Event::Server { leaf, ip, mac: None, registers: true, is_drained: false });
+            fabric.apply(&Event::Server {
+                leaf,
+                ip,
+                mac: None,
+                registers: true,
+                is_drained: false,
+            });
             let ids = server * arguments.workers..(server + 1) * arguments.workers;
-            fabric.take(&Event::Workers { leaf, server: ip, ids: Ids(ids.collect()), speed: 1.0 });
+            fabric.apply(&Event::Workers { leaf, server: ip, ids: Ids(ids.collect()), speed: 1.0 });
         }
     }
     let size = usize::from(arguments.servers * arguments.workers);
@@ -168,23 +177,23 @@ fn add_pool(
     let ControllerCommand::AddPool { settings, .. } = text.parse()? else {
         return Err("no pool".into());
     };
-    fabric.take(&Event::Pool { id, settings });
+    fabric.apply(&Event::Pool { id, settings });
     // Number of workers from each leaf, chosen like the controller's.
-    let counts = take(racks, workers, placement);
+    let counts = choose_workers(racks, workers, placement);
     for (&leaf, &count) in &counts {
         let rack = &mut racks[usize::from(leaf)];
         // A rack assigns its workers in order.
         let first = (rack.size - rack.free) as u16;
         rack.free -= count;
         let ids = Ids((first..first + count as u16).collect());
-        fabric.take(&Event::Assign { leaf, ids, pool: Some(id) });
+        fabric.apply(&Event::Assign { leaf, ids, pool: Some(id) });
     }
     let leaves: Vec<u16> = counts.into_keys().collect();
     // All spines count as having equally many links. `link` then takes those with the lowest ids. The pool has no link
     // yet, and wants two spines.
     let spines = (1..=8).map(|spine| (spine, usize::from(id))).collect();
-    for (leaf, spine) in link(&leaves, &Default::default(), 2, &spines) {
-        fabric.take(&Event::Link { pool: id, leaf, spine: Some(spine) });
+    for (leaf, spine) in assign_spines(&leaves, &Default::default(), 2, &spines) {
+        fabric.apply(&Event::Link { pool: id, leaf, spine: Some(spine) });
     }
     Ok(())
 }
@@ -285,7 +294,7 @@ fn measure(arguments: &Arguments) -> Result<ControllerFigures, Failure> {
     let (version, pools) = (desired.version, desired.pools.len());
     let members = desired.pools.keys().map(|&pool| desired.members(pool)).sum();
     // Writes the controller's store.
-    keep(&folder.path().join("fabric"), &desired)?;
+    create_file(&folder.path().join("fabric"), &desired)?;
     drop(desired);
     let socket = folder.path().join("fabric.ctl");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -317,7 +317,7 @@ fn serve_tasks(
             }
         }
         for seq in 0..tasks {
-            channel.give(TaskIds { seq, ..TaskIds::default() }, &[]);
+            channel.send(TaskIds { seq, ..TaskIds::default() }, &[]);
         }
         channel.stop();
         worker.join().map_err(|_| "the worker panicked")??;

@@ -399,7 +399,7 @@ impl<'a> Run<'a> {
                 left: left_at_worker.into(),
                 service_ns: reported_ns(service, self.config.speeds[worker as usize]),
             };
-            reply.write(&mut packet.frame, datagram.at.into(), header, SERVERS_MAC);
+            reply.write(&mut packet.frame, datagram.udp_offset.into(), header, SERVERS_MAC);
         }
         self.deliver(rack + 1, DOWN, &packet.frame)
     }

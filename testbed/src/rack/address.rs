@@ -113,7 +113,7 @@ impl RackPort {
         if datagram.dst_port != self.udp_port {
             return Err(DropReason::UdpPort);
         }
-        let &Datagram { at, end, .. } = datagram;
+        let &Datagram { udp_offset: at, end, .. } = datagram;
         let header = Header::parse(&frame[datagram.payload()..usize::from(end)])?;
         let segment = Segment { server, at, end };
         match header.code {

@@ -132,9 +132,9 @@ mod tests {
         match address::is_v6(frame) {
             false => udp::parse(frame, false),
             true => udp::parse_v6(frame, false).map(
-                |Datagram { src, dst, src_port, dst_port, at, end }| {
+                |Datagram { src, dst, src_port, dst_port, udp_offset, end }| {
                     let (src, dst) = (src as u32, dst as u32);
-                    Datagram { src, dst, src_port, dst_port, at, end }
+                    Datagram { src, dst, src_port, dst_port, udp_offset, end }
                 },
             ),
         }
@@ -163,7 +163,7 @@ mod tests {
             }
             let before = parse(&frame).unwrap();
             let reply = Reply { worker, left, service_ns };
-            reply.write(&mut frame, before.at.into(), &header, RACK);
+            reply.write(&mut frame, before.udp_offset.into(), &header, RACK);
 
             let datagram = parse(&frame).unwrap();
             prop_assert_eq!((datagram.src, datagram.dst), (0x0A00_020B, 0x0A00_0163));

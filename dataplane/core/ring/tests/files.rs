@@ -64,7 +64,7 @@ fn task_passes_between_two_mappings() {
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
     worker_end.start();
-    assert!(channel.give(ids(1), b"over there"));
+    assert!(channel.send(ids(1), b"over there"));
     assert_eq!(echo(&worker_end), b"over there");
     assert_eq!(channel.collect(), Ok(0..1));
     drop(worker_end);
@@ -186,7 +186,7 @@ fn peers_cannot_remove_the_memory() {
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
     worker_end.start();
-    assert!(channel.give(ids(1), b"still"));
+    assert!(channel.send(ids(1), b"still"));
     let taken = take(&worker_end);
     assert_eq!(worker_end.payload(&taken), b"still");
 }
@@ -238,7 +238,7 @@ fn workers_can_attach_to_overwritten_memory() {
         let sender = channel.sender_mut();
         sender.grant(sender.claim());
         worker_end.start();
-        assert!(channel.give(ids(1), b"as ever"));
+        assert!(channel.send(ids(1), b"as ever"));
         assert_eq!(echo(&worker_end), b"as ever");
         assert_eq!(channel.collect(), Ok(0..1));
     }

@@ -22,7 +22,7 @@ fn credit_for_an_ungiven_task_is_an_error() {
     set_count(1);
     assert_eq!(channel.collect(), Err(CreditError::TooMany { given: 0, found: 1 }));
     set_count(0);
-    assert!(channel.give(ids(0), &[]));
+    assert!(channel.send(ids(0), &[]));
     echo(&worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
     // A second answer to the same task.
@@ -39,7 +39,7 @@ fn credit_for_an_ungiven_task_is_an_error() {
 #[test]
 fn forged_or_oversized_answer_is_refused() {
     let (region, mut channel, worker_end) = joined(4, 16);
-    assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
+    assert!((0..2).all(|seq| channel.send(ids(seq), &[])));
     echo(&worker_end);
     // One answer with credit for two tasks, as if it were answered twice.
     credits(&region)(2);
@@ -72,7 +72,7 @@ fn overflowing_worker_spoils_only_its_replies() {
         worker_end
     });
     for channel in &mut channels {
-        assert!(channel.give(ids(0), b"a") && channel.give(ids(1), b"b"));
+        assert!(channel.send(ids(0), b"a") && channel.send(ids(1), b"b"));
     }
     // Worker 0 answers its first task and overwrites the rest of its area, from the bytes of that answer on.
     echo(&worker_ends[0]);
@@ -124,7 +124,7 @@ proptest! {
         for (step, value, index) in steps {
             // Steps 1, 6 and 7 write nearly valid values, which pass the first checks. Steps 2 to 5 write random ones.
             match step {
-                0 => given += u64::from(channel.give(ids(0), &[1, 2, 3])),
+                0 => given += u64::from(channel.send(ids(0), &[1, 2, 3])),
                 1 => words.credit[credit::DONE].store(done.wrapping_add(value % 3), Relaxed),
                 2 => words.credit[usize::from(index) % credit::WORDS].store(value, Relaxed),
                 6 => words.credit[credit::LISTED].store(done.wrapping_add(value % 3), Relaxed),
@@ -180,7 +180,7 @@ proptest! {
                 prop_assert!(worker_end.payload(&task).len() <= 16);
                 taken.push(task);
                 if !in_any_order || taken.len() > 2 {
-                    worker_end.give_up(taken.remove(0), 1);
+                    worker_end.end_without_reply(taken.remove(0), 1);
                 }
             }
         }

@@ -68,7 +68,7 @@ fn reply_returns_for_a_given_task() {
     let (_region, mut channel, worker_end) = joined(4, 100);
     assert_eq!(worker_end.identity(), WorkerIdentity { id: 7, pool: 1 });
     assert!(worker_end.take().unwrap().is_none());
-    assert!(channel.give(ids(9), b"some task"));
+    assert!(channel.send(ids(9), b"some task"));
     assert_eq!(channel.sender().outstanding(), 1);
     let taken = take(&worker_end);
     assert_eq!((worker_end.payload(&taken), worker_end.ids(&taken)), (&b"some task"[..], ids(9)));
@@ -85,15 +85,15 @@ fn reply_returns_for_a_given_task() {
 #[test]
 fn full_ring_waits_for_a_credit() {
     let (_region, mut channel, worker_end) = joined(4, 16);
-    assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
-    assert!(!channel.give(ids(4), &[]));
+    assert!((0..4).all(|seq| channel.send(ids(seq), &[])));
+    assert!(!channel.send(ids(4), &[]));
     let taken = take(&worker_end);
-    assert!(!channel.give(ids(4), &[]), "a taken task keeps its slot");
-    worker_end.give_up(taken, 0);
+    assert!(!channel.send(ids(4), &[]), "a taken task keeps its slot");
+    worker_end.end_without_reply(taken, 0);
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.outcome(task(0)), Outcome::Unanswered);
-    assert!(channel.give(ids(4), &[]));
-    assert!(!channel.give(ids(5), &[0; 17]), "the payload exceeds 16 bytes");
+    assert!(channel.send(ids(4), &[]));
+    assert!(!channel.send(ids(5), &[0; 17]), "the payload exceeds 16 bytes");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn two_threads_pass_every_task_once() {
     });
     let (mut given, mut answered) = (0, 0);
     while answered < tasks {
-        while given < tasks && channel.give(ids(given), &vec![given as u8; given as usize % 65]) {
+        while given < tasks && channel.send(ids(given), &vec![given as u8; given as usize % 65]) {
             given += 1;
         }
         for number in channel.collect().unwrap() {
@@ -155,18 +155,18 @@ fn two_threads_pass_every_task_once() {
 fn departed_worker_can_be_replaced() {
     let (region, mut channel, worker_end) = joined(4, 16);
     let first = channel.sender().granted();
-    assert!((0..3).all(|seq| channel.give(ids(seq), &[seq as u8])));
-    worker_end.give_up(take(&worker_end), 0);
+    assert!((0..3).all(|seq| channel.send(ids(seq), &[seq as u8])));
+    worker_end.end_without_reply(take(&worker_end), 0);
     assert!(region.claim(0).unwrap().is_none(), "one worker at a time");
     drop(worker_end);
     assert_eq!(channel.sender().claim(), 0, "the worker has left");
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.sender_mut().revoke(), 1..3, "the tasks without a result are lost");
-    assert!(!channel.give(ids(3), &[]), "no worker is attached");
+    assert!(!channel.send(ids(3), &[]), "no worker is attached");
     let worker_end = attach_worker(&region, &mut channel);
     assert_ne!(channel.sender().granted(), first);
     assert!(worker_end.take().unwrap().is_none(), "the new worker gets no task of its predecessor");
-    assert!(channel.give(ids(3), b"new"));
+    assert!(channel.send(ids(3), b"new"));
     assert_eq!(echo(&worker_end), b"new");
     assert_eq!(channel.collect(), Ok(3..4));
 }
@@ -176,10 +176,10 @@ fn departed_worker_can_be_replaced() {
 fn tasks_complete_in_any_order() {
     let (_region, mut channel, mut worker_end) = joined(4, 16);
     // Completes one task in order first, so that the number of the task in slot 0 is not 0 later.
-    assert!(channel.give(ids(0), b"a"));
+    assert!(channel.send(ids(0), b"a"));
     echo(&worker_end);
     worker_end.complete_in_any_order();
-    assert!((1..5).all(|seq| channel.collect().is_ok() && channel.give(ids(seq), &[seq as u8])));
+    assert!((1..5).all(|seq| channel.collect().is_ok() && channel.send(ids(seq), &[seq as u8])));
     let mut taken: Vec<_> = (0..4).map(|_| take(&worker_end)).collect();
     // The oldest task stays, while 40 others pass it.
     let mut oldest = Some(taken.remove(0));
@@ -193,12 +193,12 @@ fn tasks_complete_in_any_order() {
         let mut reply = [0];
         channel.reply(position, &mut reply);
         assert_eq!(reply, payload[..]);
-        assert!(channel.give(ids(seq), &[seq as u8]));
-        assert!(!channel.give(ids(seq), &[0]), "four tasks are outstanding");
+        assert!(channel.send(ids(seq), &[seq as u8]));
+        assert!(!channel.send(ids(seq), &[0]), "four tasks are outstanding");
         taken.push(take(&worker_end));
     }
     assert_eq!(answer(&worker_end, oldest.take().unwrap()), [1]);
-    taken.into_iter().for_each(|task| worker_end.give_up(task, 0));
+    taken.into_iter().for_each(|task| worker_end.end_without_reply(task, 0));
     let done = channel.collect().unwrap();
     assert_eq!((done.end - done.start, channel.sender().outstanding()), (4, 0));
     let outcomes: Vec<_> =
@@ -212,15 +212,15 @@ fn tasks_complete_in_any_order() {
 fn next_worker_starts_in_order() {
     let (region, mut channel, mut worker_end) = joined(4, 16);
     worker_end.complete_in_any_order();
-    assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
+    assert!((0..4).all(|seq| channel.send(ids(seq), &[])));
     let taken: Vec<_> = (0..3).map(|_| take(&worker_end)).collect();
-    taken.into_iter().rev().take(2).for_each(|task| worker_end.give_up(task, 0));
+    taken.into_iter().rev().take(2).for_each(|task| worker_end.end_without_reply(task, 0));
     assert_eq!(channel.collect(), Ok(0..2));
     worker_end.die();
     assert_eq!(channel.sender_mut().revoke(), 2..4, "two of four are lost");
     let worker_end = attach_worker(&region, &mut channel);
     for seq in 4..20 {
-        assert!(channel.give(ids(seq), &[seq as u8]));
+        assert!(channel.send(ids(seq), &[seq as u8]));
         assert_eq!(echo(&worker_end), [seq as u8]);
         assert_eq!(channel.collect(), Ok(u64::from(seq)..u64::from(seq) + 1));
         assert!(matches!(channel.outcome(task(seq.into())), Outcome::Reply { len: 1, .. }));

@@ -88,7 +88,7 @@ impl<T: Work> WorkerLink<T> {
         match self {
             Self::Copied { channel, held } => {
                 let slot = channel.sender().next_slot();
-                if !channel.give(task.ids(), task.payload()) {
+                if !channel.send(task.ids(), task.payload()) {
                     return Err(task);
                 }
                 held[slot] = Some(task);

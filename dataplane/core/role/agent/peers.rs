@@ -155,7 +155,7 @@ impl PeerGroup {
     /// Records a task dropped because of a full queue.
     #[cold]
     pub fn note_failed(&mut self) {
-        self.peers.failed();
+        self.peers.count_failed_task();
     }
 
     /// Returns the destination of a client's task of the pool, or `None` if it stays.
@@ -257,7 +257,7 @@ where
         let Some(PoolWorkers { workers, .. }) = set else { return };
         group.note_waiting(workers.waiting());
         // `asked` records the request, and returns true if a task waits.
-        let stolen = group.peers.asked().then(|| workers.next_waiting()).flatten();
+        let stolen = group.peers.handle_steal_request().then(|| workers.next_waiting()).flatten();
         match stolen {
             Some(task) => _ = self.forward_to_peer(task, node, Counter::TasksGiven),
             None => self.responder.out.counters.add(Counter::StealsFailed, 1),

@@ -129,7 +129,7 @@ pub struct Update<B: Buf + Token> {
     /// Steps in order.
     pub steps: Vec<Step<B>>,
     /// Pools with changed members, speeds or policy, whose policy recomputes its state once.
-    pub touched: Vec<usize>,
+    pub changed_pools: Vec<usize>,
 }
 
 impl<P, A> Agent<P, A>
@@ -143,7 +143,7 @@ where
             for step in &mut update.steps {
                 self.step(step);
             }
-            for &pool in &update.touched {
+            for &pool in &update.changed_pools {
                 self.worker_sets[pool].workers.review_members();
             }
             self.note_held(); // before the control thread, which reads it, sees the acknowledgement

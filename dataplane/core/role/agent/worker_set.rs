@@ -267,7 +267,7 @@ impl<T: Work> WorkerSet<T> {
     /// remain from an earlier policy that queued.
     pub fn next_without_workers(&mut self) -> Option<T> {
         let has_no_worker = self.dispatcher.view().active().is_empty();
-        let is_lost = self.waiting() > 0 && has_no_worker && !self.dispatcher.holds();
+        let is_lost = self.waiting() > 0 && has_no_worker && !self.dispatcher.holds_tasks();
         is_lost.then(|| self.dispatcher.pop()).flatten()
     }
 
@@ -487,7 +487,7 @@ impl<T: Work> WorkerSet<T> {
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
         // Tasks that remain from an earlier, bounded policy go one by one to workers with room in their channels: the
         // present policy has no bound that limits its picks.
-        let most = if self.dispatcher.holds() { most.clamp(1, BURST) } else { 1 };
+        let most = if self.dispatcher.holds_tasks() { most.clamp(1, BURST) } else { 1 };
         let waiting = self.dispatcher.iter().take(most);
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
@@ -495,7 +495,7 @@ impl<T: Work> WorkerSet<T> {
         let mut given_count = 0;
         // Each pick reserves room at a worker for the first waiting task. The picks may be fewer than the tasks.
         for pick in picks.into_iter().flatten() {
-            if !self.dispatcher.holds() && !self.has_room(pick.member) {
+            if !self.dispatcher.holds_tasks() && !self.has_room(pick.member) {
                 self.dispatcher.write_off(pick.member, 1);
                 break;
             }
@@ -518,7 +518,7 @@ impl<T: Work> WorkerSet<T> {
     /// Updates the time of a policy that queues tasks. It needs the time at each poll; others get it at ticks.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
-        if self.dispatcher.holds() {
+        if self.dispatcher.holds_tasks() {
             self.dispatcher.tick(now_ns);
         }
     }

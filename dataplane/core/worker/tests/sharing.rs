@@ -61,9 +61,9 @@ fn short_tasks_pass_a_long_one() {
             answer(task);
         };
         let reason = serve_beside(sharing, handler, |channel| {
-            assert!(channel.give(ids(0), &[]));
+            assert!(channel.send(ids(0), &[]));
             for seq in 1..50 {
-                assert!(channel.give(ids(seq), &[]));
+                assert!(channel.send(ids(seq), &[]));
                 assert_eq!(completed(channel), [seq]);
             }
             assert_eq!(channel.sender().outstanding(), 1);
@@ -96,11 +96,11 @@ fn critical_section_keeps_the_core() {
         answer(task);
     };
     serve_beside(sharing, handler, |channel| {
-        assert!(channel.give(ids(0), &[]));
+        assert!(channel.send(ids(0), &[]));
         while !is_inside.load(Acquire) {
             std::thread::yield_now();
         }
-        assert!(channel.give(ids(1), &[]));
+        assert!(channel.send(ids(1), &[]));
         may_leave.store(true, Release);
         let mut completed = completed::<2>(channel);
         completed.sort_unstable();
@@ -123,7 +123,7 @@ fn panicking_task_leaves_the_others() {
     };
     serve_beside(sharing, handler, |channel| {
         for seq in 0..4 {
-            assert!(channel.give(ids(seq), &[]));
+            assert!(channel.send(ids(seq), &[]));
         }
         let (mut replies, mut unanswered) = (0, 0);
         let began = Instant::now();
@@ -153,7 +153,7 @@ fn served_quanta_are_published() {
         answer(task);
     };
     serve_beside(sharing, handler, |channel| {
-        assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
+        assert!(channel.send(ids(0), &[]) && channel.send(ids(1), &[]));
         let began = Instant::now();
         while channel.sender().quanta() < 4 {
             assert!(began.elapsed() < TIMEOUT, "two tasks take turns");
@@ -170,7 +170,7 @@ fn worker_continues_after_sharing() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &attach_options());
-    assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
+    assert!(channel.send(ids(0), &[]) && channel.send(ids(1), &[]));
     worker.poll().unwrap().reply(b"alone").unwrap();
     let sharing = Sharing::default();
     // True at the first call only: the worker takes the waiting task, serves it, and returns.
@@ -180,7 +180,7 @@ fn worker_continues_after_sharing() {
         calls == 1
     };
     assert!(matches!(worker.serve_while(&sharing, goes_on, |task, _| answer(task)), Ok(None)));
-    assert!(channel.give(ids(2), &[]));
+    assert!(channel.send(ids(2), &[]));
     worker.poll().unwrap().reply(b"alone").unwrap();
     assert_eq!(channel.collect(), Ok(0..3));
     let outcomes: Vec<_> = (0..3).map(|count| outcome(&channel, count)).collect();
@@ -231,7 +231,7 @@ fn overflowed_stack_names_the_class() {
             sharing,
             |_, _| assert_ne!(recurse(1024), 1),
             |channel| {
-                assert!(channel.give(ids(0), &[]));
+                assert!(channel.send(ids(0), &[]));
             },
         );
         return;

@@ -158,7 +158,7 @@ fn supervise(
     drop(killed);
     while !is_over() {
         check_deaths();
-        std::thread::sleep(workers::WATCH);
+        std::thread::sleep(workers::WATCH_INTERVAL);
     }
     Ok(workers)
 }

@@ -238,7 +238,7 @@ impl SpeedRanks {
 
     /// Returns the totals over all full members. Assumes that their queues equal the bound.
     #[must_use]
-    pub fn full(&self) -> FullMembers {
+    pub fn full_members(&self) -> FullMembers {
         let mut all = FullMembers::default();
         for class in self.classes.iter().filter(|class| class.bound < UNBOUNDED) {
             let members = class.order.members_from(class.bound) as f64;
@@ -648,7 +648,7 @@ mod tests {
                 }
                 let full = active.iter().filter(|&&member| !has_room(member));
                 let speed: f64 = full.map(|&member| rate(member)).sum();
-                prop_assert!((ranks.full().speed - speed).abs() < 1e-9);
+                prop_assert!((ranks.full_members().speed - speed).abs() < 1e-9);
                 let mut times: Vec<f64> = Vec::new();
                 ranks.levels(|level| {
                     times.extend(vec![level.tasks / level.speed; level.members]);
