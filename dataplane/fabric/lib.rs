@@ -19,7 +19,6 @@ mod event;
 mod fabric;
 mod follow;
 #[rustfmt::skip]
-#[expect(missing_docs, reason = "generated; the .proto says it")]
 pub mod generated;
 mod lease;
 mod place;
