@@ -105,7 +105,7 @@ fn installed_files_work_and_are_removed() {
     let copied = Command::new("cp").arg("-R").arg(prefix).arg(&elsewhere).status().unwrap();
     assert!(copied.success());
     make(&["uninstall"], &elsewhere);
-    let left = below(&elsewhere);
+    let left = files_below(&elsewhere);
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -181,7 +181,7 @@ fn functions_have_their_pages(prefix: &Path) {
 fn pages_point_to_what_is_installed(prefix: &Path) {
     let (man, documents) = (prefix.join("share/man"), prefix.join("share/doc/wedjat"));
     let (mut pages, mut named) = (0, 0);
-    for file in below(&man) {
+    for file in files_below(&man) {
         let page = fs::read_to_string(man.join(&file)).unwrap().replace("\\-", "-");
         pages += 1;
         for line in page.lines().filter_map(|line| line.strip_prefix(".BR ")) {

@@ -50,7 +50,7 @@ fn packages() -> Option<&'static Path> {
         return None;
     }
     let folder = FOLDER.get_or_init(|| {
-        let folder = empty("packages");
+        let folder = empty_folder("packages");
         make(&["deb", &format!("OUT={}", folder.display())], installed());
         folder
     });
@@ -60,7 +60,7 @@ fn packages() -> Option<&'static Path> {
 /// Returns the file of the package of this name.
 fn package(folder: &Path, name: &str) -> PathBuf {
     let is_named = |file: &PathBuf| file.to_str().unwrap().starts_with(&format!("{name}_0.1.0-1_"));
-    folder.join(below(folder).into_iter().find(is_named).unwrap())
+    folder.join(files_below(folder).into_iter().find(is_named).unwrap())
 }
 
 /// A folder with its own package database, in which packages are installed.
@@ -96,7 +96,7 @@ impl Root {
     fn libraries(&self) -> PathBuf {
         let is_library = |file: &PathBuf| file.ends_with("libwedjat.so");
         let lib = self.path().join("usr/lib");
-        let library = below(&lib).into_iter().find(is_library).unwrap();
+        let library = files_below(&lib).into_iter().find(is_library).unwrap();
         lib.join(library.parent().unwrap())
     }
 }
@@ -105,7 +105,7 @@ impl Root {
 #[test]
 fn debian_packages_install_run_and_are_removed() {
     let Some(folder) = packages() else { return };
-    assert_eq!(below(folder).len(), PACKAGES.len());
+    assert_eq!(files_below(folder).len(), PACKAGES.len());
     for (name, needs) in PACKAGES {
         let depends =
             text(Command::new("dpkg-deb").arg("-f").arg(package(folder, name)).arg("Depends"));
@@ -122,7 +122,7 @@ fn debian_packages_install_run_and_are_removed() {
 
     let root = Root::with(folder);
     let usr = root.path().join("usr");
-    assert_eq!(as_installed(&usr), below(installed()), "the files of make install");
+    assert_eq!(as_installed(&usr), files_below(installed()), "the files of make install");
     assert!(root.path().join("etc/wedjat").is_dir());
     let unit = fs::read_to_string(usr.join("lib/systemd/system/wedjat-leaf@.service")).unwrap();
     assert!(
@@ -141,7 +141,7 @@ fn debian_packages_install_run_and_are_removed() {
     programs_have_debug_files(&root);
 
     root.dpkg("--purge", &PACKAGES.map(|(name, _)| name));
-    let left = below(root.path());
+    let left = files_below(root.path());
     let left: Vec<_> = left.into_iter().filter(|path| !path.starts_with("var")).collect();
     assert!(left.is_empty() && !usr.exists() && !root.path().join("etc").exists(), "{left:?}");
 }
@@ -150,7 +150,7 @@ fn debian_packages_install_run_and_are_removed() {
 /// policy adds.
 fn as_installed(usr: &Path) -> Vec<PathBuf> {
     let mut files = BTreeSet::new();
-    for file in below(usr) {
+    for file in files_below(usr) {
         let path = file.to_str().unwrap();
         let is_page = path.starts_with("share/man/");
         assert!(!is_page || path.ends_with(".gz"), "{path}");

@@ -1,5 +1,6 @@
-//! Slots for connections: permissions to stay open, bounded in total and per source. If no slot is free, a new
-//! connection takes that of an idle one. Idle connections thus lock no client out.
+//! Slots for connections: permissions to stay open. The total number is bounded. So is the number of connections of one
+//! source that have not made a request yet. At a bound, a new connection takes the slot of an idle one. Idle connections
+//! thus lock no client out.
 //!
 //! A connection owns a [`ConnectionSlot`]. Its requests get a [`SlotHandle`], and each open request holds a [`Call`].
 //! A connection with an open call keeps its slot.
@@ -45,15 +46,17 @@ pub struct ConnectionSlots {
 struct Registry {
     /// Connections in the order of arrival.
     connections: BTreeMap<u64, Connection>,
-    /// Number of connections of each source: all, and those that have not made a request yet.
-    sources: HashMap<ConnectionSource, Count>,
-    /// Number of the newest event: a logical clock of arrivals and requests.
-    clock: u64,
+    /// Counts of connections, by source. Sources without connections have no entry.
+    sources: HashMap<ConnectionSource, SourceCounts>,
+    /// Number of events so far: arrivals of connections, starts and ends of requests. A connection's number is that of
+    /// its arrival.
+    events: u64,
 }
 
-/// Connections of one source.
+/// Numbers of open connections of one source.
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
+struct SourceCounts {
+    /// All connections.
     all: usize,
     /// Connections that have not made a request yet.
     before_request: usize,
@@ -67,21 +70,21 @@ struct Connection {
     had_request: bool,
     /// Number of open requests.
     calls: usize,
-    /// Number of the last event that used it.
+    /// Number of its last event.
     last_used: u64,
     /// Ends the connection when dropped.
     _end: oneshot::Sender<()>,
 }
 
 impl Registry {
-    /// Returns the number of a new event.
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
+    /// Counts an event and returns its number.
+    fn next_event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
     }
 
-    /// Returns the numbers of connections of a source.
-    fn count(&self, source: ConnectionSource) -> Count {
+    /// Returns the counts of a source's connections.
+    fn counts(&self, source: ConnectionSource) -> SourceCounts {
         self.sources.get(&source).copied().unwrap_or_default()
     }
 
@@ -102,9 +105,9 @@ impl Registry {
     /// if there is none.
     fn evict(&mut self, is_candidate: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && is_candidate(one));
-        // The minimum is the victim, so the count is inverted.
+        // `min_by_key` finds the victim, so that the source with the most connections needs the smallest rank.
         let rank = |one: &Connection| {
-            (usize::MAX - self.count(one.source).all, one.had_request, one.last_used)
+            (usize::MAX - self.counts(one.source).all, one.had_request, one.last_used)
         };
         let victim = idle.min_by_key(|(_, one)| rank(one)).map(|(number, _)| *number);
         victim.map(|number| self.remove(number)).is_some()
@@ -124,13 +127,13 @@ impl ConnectionSlots {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a connection of this source a slot, and evicts another one if needed. Returns `None` if all
-    /// candidates have open requests.
+    /// Gives a new connection of this source a slot. At a bound, it first evicts an idle connection that counts for the
+    /// bound. Returns `None` if there is no idle one: each has an open request.
     #[must_use]
     pub fn admit(self: &Arc<Self>, source: ConnectionSource) -> Option<ConnectionSlot> {
         let mut registry = self.registry();
         let is_before_request = |one: &Connection| one.source == source && !one.had_request;
-        if registry.count(source).before_request >= self.max_before_request
+        if registry.counts(source).before_request >= self.max_before_request
             && !registry.evict(is_before_request)
         {
             return None;
@@ -138,7 +141,7 @@ impl ConnectionSlots {
         if registry.connections.len() >= self.max_connections && !registry.evict(|_| true) {
             return None;
         }
-        let (number, (end, ended)) = (registry.tick(), oneshot::channel());
+        let (number, (end, ended)) = (registry.next_event(), oneshot::channel());
         let (had_request, calls, last_used) = (false, 0, number);
         let connection = Connection { source, had_request, calls, last_used, _end: end };
         registry.connections.insert(number, connection);
@@ -156,7 +159,7 @@ impl ConnectionSlots {
     /// Counts the end of a request of this connection.
     fn end_call(&self, number: u64) {
         let mut registry = self.registry();
-        let last_used = registry.tick();
+        let last_used = registry.next_event();
         if let Some(connection) = registry.connections.get_mut(&number) {
             (connection.calls, connection.last_used) = (connection.calls - 1, last_used);
         }
@@ -198,7 +201,7 @@ impl SlotHandle {
     #[must_use]
     pub fn call(&self) -> Call {
         let mut registry = self.slots.registry();
-        let last_used = registry.tick();
+        let last_used = registry.next_event();
         if let Some(connection) = registry.connections.get_mut(&self.number) {
             (connection.calls, connection.last_used) = (connection.calls + 1, last_used);
             let (source, was_before_request) = (connection.source, !connection.had_request);
@@ -239,27 +242,29 @@ mod tests {
     // promise: control.1
     #[test]
     fn silent_source_loses_its_oldest_connection() {
-        let slots = ConnectionSlots::new(8, 2);
-        let mut silent: Vec<_> = (0..3).map(|_| slots.admit(host(1)).unwrap()).collect();
+        const MAX_BEFORE_REQUEST: u8 = 2;
+        let slots = ConnectionSlots::new(8, MAX_BEFORE_REQUEST.into());
+        let mut silent: Vec<_> = (0..=MAX_BEFORE_REQUEST).map(|_| slots.admit(host(1)).unwrap()).collect();
         let over: Vec<_> = silent.iter_mut().map(is_over).collect();
         assert_eq!(over, [true, false, false]);
         let mut other_source = slots.admit(host(2)).unwrap();
-        assert!(!is_over(&mut other_source), "another source has slots of its own");
+        assert!(!is_over(&mut other_source), "the bound before the first request is per source");
     }
 
     // promise: control.1
     #[test]
     fn full_listener_admits_newcomers() {
-        let slots = ConnectionSlots::new(4, 4);
+        const SLOTS: usize = 4;
+        let slots = ConnectionSlots::new(SLOTS, SLOTS);
         let mut operator = slots.admit(host(9)).unwrap();
         drop(operator.handle().call());
-        let mut idle: Vec<_> = (0..3).map(|_| slots.admit(host(1)).unwrap()).collect();
-        // The source with the most connections loses one of its own.
+        let mut idle: Vec<_> = (1..SLOTS).map(|_| slots.admit(host(1)).unwrap()).collect();
+        // For each new connection, the source with the most connections loses one: not the operator, but itself.
         for _ in 0..20 {
             idle.push(slots.admit(host(1)).unwrap());
         }
         assert!(!is_over(&mut operator));
-        assert_eq!(idle.iter_mut().filter_map(|one| (!is_over(one)).then_some(())).count(), 3);
+        assert_eq!(idle.iter_mut().filter_map(|one| (!is_over(one)).then_some(())).count(), SLOTS - 1);
         assert!(slots.admit(host(2)).is_some());
     }
 
@@ -273,7 +278,7 @@ mod tests {
         assert!(busy.iter_mut().all(|one| !is_over(one)));
         drop(calls);
         assert!(slots.admit(host(2)).is_some());
-        assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the one unused for longest");
+        assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the connection without an event for longest ends");
     }
 
     // promise: control.1

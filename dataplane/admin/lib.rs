@@ -42,7 +42,7 @@ pub use convert::refusal;
 pub use cpus::stay_on;
 pub use explain::{ExplainSession, ExplainSpec};
 pub use follow::{ControllerLink, FollowResult, FollowerKind, KnownState};
-pub use lines::read_lines;
+pub use lines::start_line_reader;
 pub use listen::ServerError;
 pub use offline::{Offline, OfflineError};
 pub use requests::{Handle, NodeSnapshot, ReloadResult, RequestError, Requests};

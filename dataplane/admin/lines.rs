@@ -1,4 +1,5 @@
-//! Changes as lines of text, from a file or standard input, while a node runs.
+//! Changes of a running node's workers, pools and policies, one a line, from a file or standard input. For example
+//! `set-policy pool=7 policy=jsq`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
@@ -9,9 +10,10 @@ use wedjat_desired::control::Change;
 
 use super::requests::Handle;
 
-/// Starts a thread that requests the changes in this file (`-` for standard input) line by line until its end. Each
-/// waits for the previous one. Logs an error if the system refuses the thread.
-pub fn read_lines(path: &Path, handle: Handle) {
+/// Starts a thread that requests the changes in this file (`-` for standard input) line by line until its end. It skips
+/// empty lines and comments, which begin with `#`. Each change waits for the end of the previous one. Logs an error if
+/// the system refuses the thread.
+pub fn start_line_reader(path: &Path, handle: Handle) {
     let path = path.to_owned();
     let reader = move || read(&path, &handle);
     let thread = std::thread::Builder::new().name("wedjat-changes".to_owned()).spawn(reader);
@@ -20,7 +22,8 @@ pub fn read_lines(path: &Path, handle: Handle) {
     }
 }
 
-/// Reads lines and requests their changes. Returns at the end of the file or of the node, and after a read error.
+/// Reads lines and requests their changes. Returns at the end of the file or of the node, and after a read error. Logs
+/// lines that are no changes, and continues.
 fn read(path: &PathBuf, handle: &Handle) {
     let input: Box<dyn BufRead> = match path.as_os_str() == "-" {
         true => Box::new(BufReader::new(stdin())),
@@ -41,8 +44,9 @@ fn read(path: &PathBuf, handle: &Handle) {
         match text.parse::<Change>() {
             Ok(change) => {
                 let (done, answered) = mpsc::channel();
-                // The control logs the result. Here only the end of the change matters.
-                handle.change(vec![change], None, move |_| _ = done.send(()));
+                // The node logs the result. Here only the end of the change matters.
+                let any_version = None;
+                handle.change(vec![change], any_version, move |_| _ = done.send(()));
                 if answered.recv().is_err() {
                     return; // the node has ended
                 }

@@ -61,16 +61,15 @@ fn where_it_runs(entry: &Entry) -> String {
     // In the simulator, members choose the time of their reports under these policies. Real members by default do not.
     if entry.members_choose_reports() {
         runs.push_str("; there every reply carries the queue length, without a message");
-        // The default thus changes the meaning of some parameters.
-        if !entry.on_leaf.is_empty() {
-            runs.push_str(&format!(", so that {}", entry.on_leaf));
+        if !entry.parameters_on_leaf.is_empty() {
+            runs.push_str(&format!(", so that {}", entry.parameters_on_leaf));
         }
         // A narrower condition: some of these policies also need probes, so their members cannot choose alone.
         if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.uses_member_reports()) {
             runs.push_str("; with `reports = \"messages\"` members report as in the simulator");
         }
     }
-    if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.probes()) {
+    if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.can_probe_by_messages()) {
         runs.push_str("; with `reports = \"messages\"` it asks members as in the simulator");
     }
     runs

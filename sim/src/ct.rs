@@ -18,7 +18,7 @@ use std::convert::Infallible;
 use rand::Rng as _;
 use wedjat_core::policy::member::{MemberSide, Notify};
 use wedjat_core::policy::{
-    self, Core, Dispatcher, Placement, PolicySpec, ProbeKind, QueueingDispatcher, Rng, Task,
+    self, Core, Dispatcher, Placement, PolicySpec, QueueAccess, QueueingDispatcher, Rng, Task,
     stream_seed,
 };
 use wedjat_core::state::{DecisionNumber, Exchange, Load, Member, Report, View};
@@ -733,7 +733,7 @@ impl Config {
     /// Returns true if each task waits for the answers of probed servers. Cores of a leaf read their counts instead of
     /// sending probes.
     fn waits_for_probes(&self) -> bool {
-        self.kind == DispatcherKind::Leaves && self.policy.asks() == ProbeKind::Some
+        self.kind == DispatcherKind::Leaves && self.policy.queue_access() == QueueAccess::Probes
     }
 
     /// Returns true if dispatchers read the served quanta. Only cores of one host can, from their workers' memory.
@@ -748,7 +748,7 @@ impl Config {
         let policy = &self.policy;
         self.kind == DispatcherKind::Leaves
             && self.dispatchers > 1
-            && (policy.asks() == ProbeKind::All || policy.entry().holds())
+            && (policy.queue_access() == QueueAccess::Direct || policy.entry().holds())
     }
 
     /// Returns the arrival schedules of the initial load and of each load change in the script, by step.

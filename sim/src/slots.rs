@@ -244,10 +244,10 @@ impl<'a> Sim<'a> {
         }
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.dispatcher.tick(self.slot * SLOT_NS);
-            // `holds`: the policy lets tasks wait. `divides_runs`: one call spreads several tasks over members.
+            // `holds`: the policy lets tasks wait. `decides_jointly`: one call spreads several tasks over members.
             if self.config.whole && !policy.holds() {
                 node.send_batch(index, &mut self.servers);
-            } else if policy.divides_runs {
+            } else if policy.decides_jointly {
                 node.send_run(index, &mut self.servers);
             } else {
                 node.send_each(index, &mut self.servers);

@@ -1,6 +1,7 @@
 //! Two leaves and one agent in emulated time, on ports in memory. The leaves share the agent's workers, which
 //! report their queues in messages. A leaf schedules tasks; the agent gives the tasks of its host to workers. After
-//! the end of one leaf, the second one serves its clients as before.
+//! the end of one leaf, the second one serves its clients as before. `promise: ID` names the tested promise of
+//! SPECIFICATION.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -22,10 +23,21 @@ const LEAVES: usize = 2;
 const WORKERS: u16 = 4;
 const AGENT_MAC: Mac = Mac([2, 0, 3, 0, 0, 1]);
 const CLIENT_MAC: Mac = Mac([2, 0, 1, 0, 0, 1]);
-/// Time between two turns of all parts. In a turn, a node polls until it is quiet.
+/// Step by which the emulated time advances. After each step, all nodes get turns. In a turn, a node polls until it
+/// moves no packet.
 const STEP_NS: u64 = 5_000;
 /// Service time of every task.
 const SERVICE_NS: u32 = 100_000;
+/// The frames have valid checksums, but no device has checked them.
+const IS_CHECKED_BY_DEVICE: bool = false;
+/// Length of the answer to a task.
+const ANSWER_LEN: usize = 0;
+/// Time of the agent's second turn. Longer than the 100 us between two ticks of an agent.
+const SECOND_TURN_NS: u64 = 1_000_000;
+/// Time in which the workers register with all leaves.
+const REGISTRATION_NS: u64 = 20_000_000;
+/// Time after the last task in which all tasks end.
+const DRAIN_NS: u64 = 5_000_000;
 
 /// Returns the MAC address of a leaf's port: 0 towards the clients, 1 towards the workers.
 fn leaf_mac(leaf: usize, port: usize) -> Mac {
@@ -104,13 +116,16 @@ impl Leaf {
         self.sent += 1;
     }
 
-    /// Receives the frames for the clients. Counts answers, which must come from this leaf, and answers ARP.
+    /// Receives the frames for the clients. Counts answers, which must belong to tasks of this leaf's clients. Answers
+    /// ARP requests: the host writes its answer over the request, in the same frame.
     fn receive_clients(&mut self, leaf: usize) {
         while let Some(mut frame) = self.clients.receive() {
-            match self.host.receive(&mut frame, false) {
+            match self.host.receive(&mut frame, IS_CHECKED_BY_DEVICE) {
                 FrameKind::Answer(answer) => {
+                    // The tasks contain their leaf's number as the application id.
                     let (app, _) = answer.id.unwrap();
-                    assert_eq!((app, answer.refused), (leaf as u32, false), "by its own leaf");
+                    assert_eq!(app, leaf as u32, "a task of this leaf's clients");
+                    assert!(!answer.refused, "no task is refused");
                     self.answered += 1;
                 }
                 FrameKind::NeighbourAnswer => assert!(self.clients.send(frame.bytes())),
@@ -119,14 +134,14 @@ impl Leaf {
         }
     }
 
-    /// Returns the leaf's estimate of a worker's tasks, the upper half of a 16.16 fixed-point number.
-    fn estimated(&self, worker: u16) -> u64 {
+    /// Returns the leaf's estimate of a worker's tasks, in whole tasks. The view has 65,536ths of a task.
+    fn estimated_tasks(&self, worker: u16) -> u64 {
         self.local.leaf().stages().dispatcher(0).unwrap().view().estimated_load(Member(worker))
             >> 16
     }
 }
 
-/// All parts of a test.
+/// The leaves with their clients, the agent and its workers, at one emulated time.
 struct World {
     /// Leaves; `None` for one that has ended.
     leaves: [Option<Leaf>; LEAVES],
@@ -139,24 +154,25 @@ struct World {
 }
 
 impl World {
-    /// Starts all parts. The workers claim their channels at the agent between its first two turns.
+    /// Starts all parts. The workers claim their channels after the agent's first tick. The next tick grants the
+    /// claims. Only then may the workers start.
     fn new(policy: &str) -> Self {
         let config = AgentConfig::parse(Path::new("agent.toml"), &agent_text(policy)).unwrap();
         let (mut agent, agent_end, _) = LocalAgent::new(&config, 2048).unwrap();
         agent.turn(0).unwrap();
         let claim = |at| agent.region().claim(usize::from(at)).unwrap().unwrap();
         let workers: Vec<_> = (0..WORKERS).map(|at| (claim(at), None)).collect();
-        agent.turn(1_000_000).unwrap();
+        agent.turn(SECOND_TURN_NS).unwrap();
         workers.iter().for_each(|(worker, _)| worker.start());
         let leaves = [0, 1].map(|leaf| Some(Leaf::new(leaf, policy)));
-        Self { leaves, agent, agent_end, workers, now_ns: 1_000_000 }
+        Self { leaves, agent, agent_end, workers, now_ns: SECOND_TURN_NS }
     }
 
     /// Ends due tasks and takes waiting ones.
     fn work(&mut self) {
         for (worker, current) in &mut self.workers {
             if let Some((task, _)) = current.take_if(|(_, until_ns)| *until_ns <= self.now_ns) {
-                worker.answer(task, |_, _| 0, || SERVICE_NS.into()).unwrap();
+                worker.answer(task, |_, _| ANSWER_LEN, || u64::from(SERVICE_NS)).unwrap();
             }
             if current.is_none()
                 && let Some(task) = worker.take().unwrap()
@@ -167,10 +183,10 @@ impl World {
         }
     }
 
-    /// Gives each part turns and delivers frames, until no frame is left.
+    /// Gives the nodes turns and delivers their frames, until agent and leaves send each other no more. The time does
+    /// not advance.
     fn settle(&mut self) {
         loop {
-            let mut has_frames = false;
             self.agent.turn(self.now_ns).unwrap();
             let mut frames: Vec<_> = std::iter::from_fn(|| self.agent_end.receive()).collect();
             for (at, leaf) in self.leaves.iter_mut().enumerate() {
@@ -179,11 +195,13 @@ impl World {
                 frames.extend(std::iter::from_fn(|| leaf.workers.receive()));
                 leaf.receive_clients(at);
             }
+            if frames.is_empty() {
+                return;
+            }
             for frame in frames {
                 let to = ether::dst(frame.bytes());
                 let is_for =
                     |mac| to == mac || to == Mac::BROADCAST && ether::src(frame.bytes()) != mac;
-                has_frames = true;
                 if is_for(AGENT_MAC) {
                     assert!(self.agent_end.send(frame.bytes()));
                 }
@@ -193,19 +211,16 @@ impl World {
                     }
                 }
             }
-            if !has_frames {
-                return;
-            }
         }
     }
 
-    /// Advances the time by `ns` nanoseconds in steps. `send` gets the number of the step and a leaf. It returns true
-    /// if the leaf gets a task.
-    fn pass(&mut self, ns: u64, send: impl Fn(u64, usize) -> bool) {
+    /// Advances the time by `ns` nanoseconds in steps. `is_due` gets the number of the step and a leaf. It returns true
+    /// if the leaf's clients send a task in this step.
+    fn advance(&mut self, ns: u64, is_due: impl Fn(u64, usize) -> bool) {
         for step in 0..ns / STEP_NS {
             self.now_ns += STEP_NS;
             for (at, leaf) in self.leaves.iter_mut().enumerate() {
-                leaf.iter_mut().filter(|_| send(step, at)).for_each(Leaf::send);
+                leaf.iter_mut().filter(|_| is_due(step, at)).for_each(Leaf::send);
             }
             self.work();
             self.settle();
@@ -213,8 +228,8 @@ impl World {
     }
 
     /// Advances the time by `ns` nanoseconds without new tasks.
-    fn quiet(&mut self, ns: u64) {
-        self.pass(ns, |_, _| false);
+    fn advance_idle(&mut self, ns: u64) {
+        self.advance(ns, |_, _| false);
     }
 
     /// Returns a leaf that runs.
@@ -227,8 +242,9 @@ impl World {
         self.leaf(leaf).counters().read(Counter::QueueReports)
     }
 
-    /// Checks that this leaf has no task in flight and lost none, and that the ledgers of leaf and agent balance.
-    fn assert_right(&self, leaf: usize, name: &str) {
+    /// Checks that this leaf has no task in flight and lost none, and that the ledgers (accounts of received packets) of
+    /// leaf and agent balance.
+    fn assert_settled(&self, leaf: usize, name: &str) {
         let Leaf { answered, sent, local, .. } = self.leaf(leaf);
         let counters = self.leaf(leaf).counters();
         assert_eq!(answered, sent, "{name}: leaf {leaf}");
@@ -243,8 +259,8 @@ impl World {
     }
 }
 
-/// Returns true if a leaf gets a task at a step: every 13 steps, with an offset between the leaves. Two tasks
-/// of 100 us in 65 us are 77% of the capacity of four workers.
+/// Returns true if a leaf gets a task in a step: in every 13th, that is, every 65 us. The second leaf's tasks come 6
+/// steps after those of the first. Two tasks of 100 us in 65 us are 77% of the capacity of four workers.
 fn is_due(step: u64, leaf: usize) -> bool {
     step % 13 == 6 * leaf as u64
 }
@@ -254,47 +270,43 @@ fn is_due(step: u64, leaf: usize) -> bool {
 fn one_of_two_leaves_survives_the_other() {
     for policy in ["lsq-update(eps=0.1)", "lsq-smart(eps=0.1)", "jiq", "jbt(r=2)", "pi"] {
         let mut world = World::new(policy);
-        world.quiet(20_000_000);
+        world.advance_idle(REGISTRATION_NS);
         assert_eq!(world.agent.agent().registered(), usize::from(WORKERS), "{policy}");
-        // Reports after the registration: of LSQ to each leaf, of other policies to one leaf.
+        // After the registration, a worker reports once. With LSQ it reports to each leaf, with other policies to one.
         let first_reports: u64 = [0, 1].map(|leaf| world.reports(leaf)).iter().sum();
-        let each = if policy.starts_with("lsq") { 2 } else { 1 };
+        let leaves_per_worker = if policy.starts_with("lsq") { 2 } else { 1 };
         assert_eq!(
             first_reports,
-            each * u64::from(WORKERS),
+            leaves_per_worker * u64::from(WORKERS),
             "{policy}: each worker reports after its registration"
         );
 
-        world.pass(60_000_000, is_due);
-        world.quiet(5_000_000);
+        world.advance(60_000_000, is_due);
+        world.advance_idle(DRAIN_NS);
         let tasks: u64 = (0..LEAVES).map(|leaf| world.leaf(leaf).sent).sum();
-        // Two tasks in 65 us for 60 ms.
+        // Two tasks in 65 us for 60 ms are 1846.
         assert!(tasks > 1800, "{tasks}");
-        (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
+        (0..LEAVES).for_each(|leaf| world.assert_settled(leaf, policy));
         let received: Vec<_> = (0..LEAVES).map(|leaf| world.reports(leaf)).collect();
-        let published = world.agent.agent().counters().read(Counter::QueueReports);
-        assert_eq!(received.iter().sum::<u64>(), published, "{policy}: each is taken");
-        // The policies' papers bound the reports by one per task.
-        assert!(
-            published - first_reports < tasks && published > tasks / 4,
-            "{policy}: {published} for {tasks}"
-        );
-        assert!(
-            received.iter().all(|&received| received > published / 4),
-            "{policy}: {received:?}"
-        );
+        // At an agent, the counter counts sent reports; at a leaf, accepted ones.
+        let sent = world.agent.agent().counters().read(Counter::QueueReports);
+        assert_eq!(received.iter().sum::<u64>(), sent, "{policy}: a leaf accepts each report");
+        // The policies' papers bound the reports by one per task. The lower bounds are far below the usual numbers. They
+        // only show that the workers report all the time, and to both leaves.
+        assert!(sent - first_reports < tasks && sent > tasks / 4, "{policy}: {sent} for {tasks}");
+        assert!(received.iter().all(|&received| received > sent / 4), "{policy}: {received:?}");
         if policy.starts_with("lsq") {
             for worker in 0..WORKERS {
-                let estimates = (0..LEAVES).map(|leaf| world.leaf(leaf).estimated(worker));
-                assert_eq!(estimates.min(), Some(0), "{policy}: each idle worker is on a list");
+                let estimates = (0..LEAVES).map(|leaf| world.leaf(leaf).estimated_tasks(worker));
+                assert_eq!(estimates.min(), Some(0), "{policy}: a leaf knows {worker} as idle");
             }
         }
 
-        // One leaf goes with all its state.
+        // One leaf ends with all its state.
         world.leaves[1] = None;
-        world.pass(40_000_000, is_due);
-        world.quiet(5_000_000);
-        world.assert_right(0, policy);
+        world.advance(40_000_000, is_due);
+        world.advance_idle(DRAIN_NS);
+        world.assert_settled(0, policy);
         assert!(
             world.reports(0) > received[0],
             "{policy}: the remaining leaf still receives reports"
@@ -302,12 +314,16 @@ fn one_of_two_leaves_survives_the_other() {
 
         // The leaf returns without any state.
         world.leaves[1] = Some(Leaf::new(1, policy));
-        // The agent sends a message about each worker at least every 100 ms, by which a leaf learns of it.
-        world.quiet(120_000_000);
-        world.pass(40_000_000, is_due);
-        world.quiet(5_000_000);
-        (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
-        assert!(world.reports(1) > 0, "{policy}: the returned leaf receives reports");
+        // The agent repeats each worker's registration at least every 100 ms. By it, the new leaf learns of the worker.
+        world.advance_idle(120_000_000);
+        let reports_before_tasks = world.reports(1);
+        world.advance(40_000_000, is_due);
+        world.advance_idle(DRAIN_NS);
+        (0..LEAVES).for_each(|leaf| world.assert_settled(leaf, policy));
+        assert!(
+            world.reports(1) > reports_before_tasks,
+            "{policy}: the returned leaf receives reports about its tasks"
+        );
     }
 }
 
@@ -316,10 +332,10 @@ fn one_of_two_leaves_survives_the_other() {
 fn one_of_two_probing_leaves_survives_the_other() {
     for policy in ["lsq-sample", "jsq(d=2)"] {
         let mut world = World::new(policy);
-        world.quiet(20_000_000);
-        world.pass(60_000_000, is_due);
-        world.quiet(5_000_000);
-        (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
+        world.advance_idle(REGISTRATION_NS);
+        world.advance(60_000_000, is_due);
+        world.advance_idle(DRAIN_NS);
+        (0..LEAVES).for_each(|leaf| world.assert_settled(leaf, policy));
         let counted =
             |world: &World, leaf: usize, counter| world.leaf(leaf).counters().read(counter);
         for leaf in 0..LEAVES {
@@ -327,11 +343,11 @@ fn one_of_two_probing_leaves_survives_the_other() {
             let [probes, answers] = [Counter::QueueProbes, Counter::ProbeAnswers]
                 .map(|counter| counted(&world, leaf, counter));
             assert_eq!((probes, answers), (2 * world.leaf(leaf).sent, probes), "{policy}");
-            assert_eq!(world.reports(leaf), 0, "{policy}: who is not asked tells nothing");
+            assert_eq!(world.reports(leaf), 0, "{policy}: workers only answer probes");
         }
         world.leaves[1] = None;
-        world.pass(20_000_000, is_due);
-        world.quiet(5_000_000);
-        world.assert_right(0, policy);
+        world.advance(20_000_000, is_due);
+        world.advance_idle(DRAIN_NS);
+        world.assert_settled(0, policy);
     }
 }

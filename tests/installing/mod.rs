@@ -1,5 +1,5 @@
-//! Installation of the built programs and files by the Makefile, for tests of the installed files and of packages.
-#![allow(dead_code, reason = "each test uses what it needs")]
+//! Runs of the Makefile that install the built programs and files, for tests of the installed files and of packages.
+#![allow(dead_code, reason = "each test program uses some of the functions")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,18 @@ pub fn target() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
 }
 
-/// Runs the Makefile with these targets or other arguments, and the prefix `prefix` for installation. It installs the
-/// programs that the test build has compiled.
+/// Runs the Makefile with these arguments (targets and variables), and the prefix `prefix` for installation. With the
+/// profile and the features of the test build, `make install` installs the programs of the test build, without another
+/// compilation.
 pub fn make(arguments: &[&str], prefix: &Path) {
     let mut make = Command::new("make");
     make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");
-    // The same features as in the test build, which shares the target folder: with others, make would replace
-    // the commands that tests start.
+    // The same features as in the test build. With others, make would replace the commands in the shared target
+    // folder, which tests start.
     make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
+    // A `make` that runs the tests sets MAKEFLAGS, with its options and a job server. A package build sets DESTDIR, which
+    // would move the installation below another folder.
     run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
 }
 
@@ -47,27 +50,27 @@ pub fn as_from_a_shell(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Returns an empty folder of this name for this test program. It lies in cargo's target folder, so that the next run
-/// replaces it.
-pub fn empty(name: &str) -> PathBuf {
+/// Creates an empty folder of this name for this test program, in cargo's target folder. Removes the folder of the last
+/// run first.
+pub fn empty_folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Returns the prefix of the installation, which all tests share.
+/// Returns the prefix of an installation. The first call installs; all tests of this test program share the result.
 pub fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
-        let folder = empty("installed");
+        let folder = empty_folder("installed");
         make(&["install"], &folder);
         folder
     })
 }
 
 /// Returns the files below a folder, with paths relative to it.
-pub fn below(folder: &Path) -> Vec<PathBuf> {
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     collect(folder, &mut files);
     let mut files: Vec<_> =
@@ -78,7 +81,8 @@ pub fn below(folder: &Path) -> Vec<PathBuf> {
 
 /// Adds the files below a folder to `files`.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap().flatten() {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {
             collect(&entry.path(), files);
         } else {

@@ -197,7 +197,7 @@ impl Scheduler {
         // Such a policy asks workers for their queue lengths, and the library sends no packets of its own to workers.
         let needs_probes = |pool: &&PoolConfig| {
             let settings = &pool.settings;
-            settings.reports == Reports::Messages && settings.policy.probes()
+            settings.reports == Reports::Messages && settings.policy.can_probe_by_messages()
         };
         if let Some(pool) = config.pools.iter().find(needs_probes) {
             return Err(EmbedError::Probes(pool.id));

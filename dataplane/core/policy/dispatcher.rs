@@ -108,7 +108,7 @@ impl Dispatcher {
             without_members: true,
             since_ns: VecDeque::with_capacity(since_capacity),
         };
-        let probes = spec.probes();
+        let probes = spec.can_probe_by_messages();
         let mut dispatcher =
             Self { policy, view, rng, caller, holds, backlog, probes, pending: None };
         dispatcher.review_members();

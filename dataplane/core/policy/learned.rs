@@ -6,7 +6,7 @@
 //! A *benchmark task* is a copy of a recent task that the caller sends to a member only to measure its speed.
 
 use super::learner::{Learner, Window};
-use super::{AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, ProbeKind, Rng, Task};
+use super::{AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, QueueAccess, Rng, Task};
 use crate::state::{Member, Report, View};
 
 /// The paper's constant c1, a factor of the window's length.
@@ -21,7 +21,7 @@ const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
 /// `ppot-learned`.
 pub const BY_QUEUE: Entry = Entry {
     parameters: &[C1, S, GUARANTEED],
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     learns: true,
     ..Entry::new(
         "ppot-learned",
@@ -34,7 +34,7 @@ pub const BY_QUEUE: Entry = Entry {
 /// `ppot-ewma`.
 pub const BY_QUEUE_EWMA: Entry = Entry {
     parameters: &[WEIGHT, S, GUARANTEED],
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     learns: true,
     ..Entry::new(
         "ppot-ewma",
@@ -47,7 +47,7 @@ pub const BY_QUEUE_EWMA: Entry = Entry {
 /// `ppot-ll-learned`.
 pub const BY_TIME: Entry = Entry {
     parameters: &[C1, S, GUARANTEED],
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     learns: true,
     ..Entry::new(
         "ppot-ll-learned",
@@ -60,7 +60,7 @@ pub const BY_TIME: Entry = Entry {
 /// `ppot-ll-ewma`.
 pub const BY_TIME_EWMA: Entry = Entry {
     parameters: &[WEIGHT, S, GUARANTEED],
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     learns: true,
     ..Entry::new(
         "ppot-ll-ewma",

@@ -17,7 +17,7 @@ use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Front, Rank, RankedMember, Ranking};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, ProbedMembers,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, QueueAccess, ProbedMembers,
     Rng, Task,
 };
 use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
@@ -32,7 +32,7 @@ pub const SAMPLE: Entry = Entry {
     publishes: PublishedState::COUNTS.with_idle(),
     parameters: &[D],
     notify: |_| Notify::Never,
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     ..Entry::new(
         "lsq-sample",
         "the shortest queue of a local view, of which each arrival samples d",
@@ -45,7 +45,7 @@ pub const SAMPLE: Entry = Entry {
 pub const UPDATE: Entry = Entry {
     publishes: PublishedState::LOADS.with_idle(),
     parameters: &[EPS],
-    on_leaf: "eps changes nothing",
+    parameters_on_leaf: "eps changes nothing",
     notify: |v| Notify::Update(v[0]),
     ..Entry::new(
         "lsq-update",
@@ -59,7 +59,7 @@ pub const UPDATE: Entry = Entry {
 pub const SMART: Entry = Entry {
     publishes: PublishedState::LOADS.with_idle(),
     parameters: &[EPS],
-    on_leaf: "eps changes nothing",
+    parameters_on_leaf: "eps changes nothing",
     notify: |v| Notify::Smart(v[0]),
     ..Entry::new(
         "lsq-smart",
@@ -73,10 +73,10 @@ pub const SMART: Entry = Entry {
 pub const HYBRID: Entry = Entry {
     publishes: PublishedState::COUNTS.with_idle(),
     parameters: &[EPS],
-    on_leaf: "eps is the share that samples",
+    parameters_on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
     // The last known queues answer the samples, so that no task waits for one.
-    asks: |_| ProbeKind::All,
+    queue_access: |_| QueueAccess::Direct,
     ..Entry::new(
         "lsq-hybrid",
         "the shortest queue of a local view; idle members report, a share eps of arrivals samples one",
@@ -91,7 +91,7 @@ pub const SPEED_SAMPLE: Entry = Entry {
     parameters: &[D],
     by_rate: true,
     notify: |_| Notify::Never,
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     ..Entry::new(
         "hlsq-sample",
         "lsq-sample by (queue + 1) / speed",
@@ -105,7 +105,7 @@ pub const SPEED_UPDATE: Entry = Entry {
     publishes: PublishedState::LOADS,
     parameters: &[EPS],
     by_rate: true,
-    on_leaf: "eps changes nothing",
+    parameters_on_leaf: "eps changes nothing",
     notify: |v| Notify::Update(v[0]),
     ..Entry::new(
         "hlsq-update",
@@ -120,7 +120,7 @@ pub const SPEED_SMART: Entry = Entry {
     publishes: PublishedState::LOADS,
     parameters: &[EPS],
     by_rate: true,
-    on_leaf: "eps changes nothing",
+    parameters_on_leaf: "eps changes nothing",
     notify: |v| Notify::Smart(v[0]),
     ..Entry::new(
         "hlsq-smart",
@@ -135,9 +135,9 @@ pub const SPEED_HYBRID: Entry = Entry {
     publishes: PublishedState::COUNTS,
     parameters: &[EPS],
     by_rate: true,
-    on_leaf: "eps is the share that samples",
+    parameters_on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
-    asks: |_| ProbeKind::All,
+    queue_access: |_| QueueAccess::Direct,
     ..Entry::new(
         "hlsq-hybrid",
         "lsq-hybrid by (queue + 1) / speed",

@@ -60,7 +60,7 @@ pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;
 pub use shortest::{Shortest, ShortestOf};
 pub use spec::{
-    Entry, LeafReports, Parameter, PolicyError, PolicySpec, ProbeKind, RackPolicy, Runs,
+    Entry, LeafReports, Parameter, PolicyError, PolicySpec, QueueAccess, RackPolicy, Runs,
 };
 pub use structure::{Alias, Rank, RankedMember, Ranking, Ranks, SpeedRanks};
 pub use waterfill::WaterFill;
@@ -194,7 +194,7 @@ pub trait Policy {
 
     /// Returns the members that the next decision on one task probes, in order. Leaves `rng` in the
     /// state after that decision. The caller needs it where a probe is a message: it sends the probes and makes the
-    /// decision after their answers. Empty for policies other than [`ProbeKind::Some`].
+    /// decision after their answers. Empty for policies other than [`QueueAccess::Probes`].
     fn ask(&self, _view: &View, _rng: &mut Rng) -> ProbedMembers {
         ProbedMembers::new()
     }

@@ -14,13 +14,13 @@ use super::sample::take_shared;
 use super::shortest::{Shortest, least, pick_by};
 use super::structure::Ranking;
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Pick, Picks, Policy, ProbeKind, Rng, Task, one_by_one,
+    AnyPolicy, Caller, Candidates, Entry, Pick, Picks, Policy, QueueAccess, Rng, Task, one_by_one,
 };
 use crate::state::{Member, PublishedState, Report, View};
 
 /// `jsq-msq`.
 pub const ENTRY: Entry = Entry {
-    asks: |_| ProbeKind::All,
+    queue_access: |_| QueueAccess::Direct,
     // Each idle member belongs to one core, as for `jsq`.
     publishes: PublishedState::COUNTS.with_idle(),
     ..Entry::new(

@@ -9,7 +9,7 @@ use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
 use super::{
-    AnyPolicy, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy, ProbeKind, Reports,
+    AnyPolicy, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy, QueueAccess, Reports,
     Rng, SelectionBasis, Task,
 };
 use crate::state::{Member, Parts, PublishedState, Report, View};
@@ -59,7 +59,7 @@ pub const JBT_D: Entry = Entry {
         Parameter::integer("d", 2.0, (1.0, 16.0)),
     ],
     notify: |_| Notify::Always,
-    asks: |_| ProbeKind::All,
+    queue_access: |_| QueueAccess::Direct,
     ..Entry::new(
         "jbt-d",
         "jbt that learns its threshold from d random queues every t us",

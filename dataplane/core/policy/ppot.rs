@@ -3,14 +3,14 @@
 
 use super::sample::select;
 use super::structure::{Alias, Losses};
-use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, ProbeKind, ProbedMembers, Rng, Task};
+use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, QueueAccess, ProbedMembers, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
 
 /// `ppot`.
 pub const BY_QUEUE: Entry = Entry {
     by_rate: true,
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     ..Entry::new(
         "ppot",
         "the shorter queue of two draws in proportion to given service rates",
@@ -22,7 +22,7 @@ pub const BY_QUEUE: Entry = Entry {
 /// `ppot-ll`.
 pub const BY_TIME: Entry = Entry {
     by_rate: true,
-    asks: |_| ProbeKind::Some,
+    queue_access: |_| QueueAccess::Probes,
     ..Entry::new(
         "ppot-ll",
         "of two draws in proportion to given rates, the one that is done sooner",

@@ -16,7 +16,7 @@ use super::beliefs::next_shared_idle;
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
 use super::structure::{Front, LossWatch, Losses, Rank, RankedMember, Ranking};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, ProbedMembers,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, QueueAccess, ProbedMembers,
     Rng, Task, one_by_one,
 };
 use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
@@ -26,7 +26,7 @@ pub const BY_QUEUE: Entry = Entry {
     parameters: &[Parameter::integer("d", 0.0, (0.0, 16.0))],
     // A simulator answers probes with true queues. A leaf reads its own counts; with reports in messages it probes the
     // d members.
-    asks: |v| if v[0] >= 1.0 { ProbeKind::Some } else { ProbeKind::All },
+    queue_access: |v| if v[0] >= 1.0 { QueueAccess::Probes } else { QueueAccess::Direct },
     // For d = 0: each idle member belongs to one core, so that no two cores choose it at once.
     publishes: PublishedState::COUNTS.with_idle(),
     ..Entry::new(
@@ -44,7 +44,7 @@ pub const BY_QUEUE: Entry = Entry {
 pub const BY_DELAY: Entry = Entry {
     by_rate: true,
     parameters: &[Parameter::new("half", 0.5, (0.0, 1.0))],
-    asks: |_| ProbeKind::All,
+    queue_access: |_| QueueAccess::Direct,
     // Idle members are not shared: a fast busy member may finish a task sooner than a slow idle one.
     ..Entry::new(
         "sed",

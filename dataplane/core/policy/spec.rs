@@ -21,43 +21,45 @@ pub struct Entry {
     pub source: &'static str,
     /// Parameters, in the order of unnamed values.
     pub parameters: &'static [Parameter],
-    /// Nodes on which it runs, besides the simulator.
+    /// Nodes that can use it, besides the simulator.
     pub runs: Runs,
     /// True if it decides by configured service rates. Without rates all members count as equally fast.
     pub by_rate: bool,
-    /// True if it divides a run's tasks among the members in one step. This differs from decisions one at a
-    /// time.
-    pub divides_runs: bool,
+    /// True if it chooses the members of a burst's tasks together, in one step. The choices differ from those that it
+    /// makes for one task after the other.
+    pub decides_jointly: bool,
     /// True if it learns from replies.
     pub learns: bool,
     /// Policy over racks at a spine, if there is one.
     pub over_racks: Option<RackPolicy>,
     /// State that the cores of one node exchange for it.
     pub publishes: PublishedState,
-    /// Meaning of its parameters on a leaf, if different; else empty.
-    pub on_leaf: &'static str,
-    /// Returns the time at which members report their queues. This function and the next ones receive the values of
+    /// Effect of its parameters on a leaf whose workers report in replies, if it differs from that in the paper; else
+    /// empty. Completes the sentence "so that ...".
+    pub parameters_on_leaf: &'static str,
+    /// Returns the rule by which members report their queues. This function and the next ones receive the values of
     /// `parameters`, in order.
     pub(super) notify: fn(&[f64]) -> Notify,
-    /// Returns the members that it probes for their queues.
-    pub(super) asks: fn(&[f64]) -> ProbeKind,
-    /// Returns the maximum number of tasks given to a member; `None` if it is not known beforehand.
+    /// Returns the policy's access to current queues.
+    pub(super) queue_access: fn(&[f64]) -> QueueAccess,
+    /// Returns the maximum number of unfinished tasks at a member. `None` if there is no maximum, or if the policy
+    /// determines it while it runs.
     pub(super) bound: fn(&[f64]) -> Option<u32>,
     /// Builds the policy.
     pub(super) build: fn(&[f64]) -> AnyPolicy,
 }
 
-/// Members that a policy probes for their queues. On a leaf, its own count of outstanding tasks answers at
-/// once.
+/// Access of a policy to the members' queues, besides the members' own reports. A leaf whose workers report in replies
+/// reads its own counts of outstanding tasks instead, at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeKind {
-    /// No member.
-    None,
-    /// A few for each task; the task waits for their answers.
-    Some,
-    /// All: the last known queue of each member is at hand, so no task waits. Some of these policies read only a
-    /// few queues, and only from time to time.
-    All,
+pub enum QueueAccess {
+    /// No access: the policy decides by reports and by its own sends.
+    ReportsOnly,
+    /// Probes: for each task, the policy asks a few members for their queues. The task waits for their answers.
+    Probes,
+    /// Direct: the policy reads the last known queue of any member, so that no task waits. Some of these policies read
+    /// only a few queues, or only from time to time.
+    Direct,
 }
 
 /// Policy over racks.
@@ -174,13 +176,13 @@ impl Entry {
             parameters: &[],
             runs: Runs::Leaf,
             by_rate: false,
-            divides_runs: false,
+            decides_jointly: false,
             learns: false,
             over_racks: None,
             publishes: PublishedState::COUNTS,
-            on_leaf: "",
+            parameters_on_leaf: "",
             notify: |_| Notify::Reply,
-            asks: |_| ProbeKind::None,
+            queue_access: |_| QueueAccess::ReportsOnly,
             bound: |_| None,
             build,
         }
@@ -199,8 +201,9 @@ impl Entry {
         self.runs == Runs::LeafHolding
     }
 
-    /// Returns true if the policy lets members choose the time and receiver of their reports. Such reports are
-    /// messages. On a leaf, and in models of one, every reply carries the queue by default.
+    /// Returns true if members themselves choose the time and receiver of their reports, under the default parameters.
+    /// Such reports are messages. With the setting `reports = "replies"`, a leaf's default, its workers do not choose:
+    /// every reply carries the queue.
     #[must_use]
     pub fn members_choose_reports(&self) -> bool {
         let defaults: Vec<_> = self.parameters.iter().map(|parameter| parameter.default).collect();
@@ -226,7 +229,7 @@ pub struct PolicySpec {
     values: Vec<f64>,
 }
 
-/// Reason why a text names no policy.
+/// Reason why a text describes no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The name is unknown.
@@ -239,13 +242,34 @@ pub enum PolicyError {
         /// Known names.
         known: String,
     },
-    /// The text does not have the form `name(key=value, ...)`.
+    /// A parenthesis opens and the text does not end with the closing one.
     #[error(
         "`{text}` is not a policy; write a name, or a name with parameters as in `name(key=value)`"
     )]
     Form {
         /// The given text.
         text: String,
+    },
+    /// There is nothing between two commas, beside a comma, or after `=`.
+    #[error(
+        "policy `{policy}`: a value is missing in `{text}`; separate values by one comma, as in \
+         `name(key=value, key=value)`"
+    )]
+    Missing {
+        /// Name of the policy.
+        policy: &'static str,
+        /// The given text.
+        text: String,
+    },
+    /// There are more values without a name than parameters.
+    #[error("policy `{policy}` has no parameter for the value `{found}`; it has {known}")]
+    TooMany {
+        /// Name of the policy.
+        policy: &'static str,
+        /// The first value without a parameter.
+        found: String,
+        /// Known parameters.
+        known: String,
     },
     /// The policy does not have this parameter.
     #[error("policy `{policy}` has no parameter `{parameter}`{suggestion}; it has {known}")]
@@ -259,7 +283,7 @@ pub enum PolicyError {
         /// Known parameters.
         known: String,
     },
-    /// A value is no number, out of range, or not whole where it must be.
+    /// A value is no number, out of range, not whole where it must be, or none of the parameter's named values.
     #[error("policy `{policy}`: `{parameter}` is {found}, allowed is {allowed}")]
     Value {
         /// Name of the policy.
@@ -295,38 +319,39 @@ impl PolicySpec {
         self.values.get(index).copied()
     }
 
-    /// Returns the time at which members report their queues under this policy.
+    /// Returns the rule by which members report their queues under this policy.
     #[must_use]
     pub fn notify(&self) -> Notify {
         (self.entry.notify)(&self.values)
     }
 
-    /// Returns true if it knows queues only from its own sends and from reports whose time the members choose.
+    /// Returns true if it has no access to queues except by its own sends and by reports whose time the members choose.
     #[must_use]
     pub fn uses_member_reports(&self) -> bool {
-        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == ProbeKind::None
+        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.queue_access() == QueueAccess::ReportsOnly
     }
 
-    /// Returns true if it probes some members for each task and needs only their answers. Messages can carry
-    /// such probes.
+    /// Returns true if its probes can be messages between a leaf and its workers: it probes a few members for each task,
+    /// and needs only their answers. A policy that learns also needs load reports in replies.
     #[must_use]
-    pub fn probes(&self) -> bool {
-        self.asks() == ProbeKind::Some && !self.entry.learns
+    pub fn can_probe_by_messages(&self) -> bool {
+        self.queue_access() == QueueAccess::Probes && !self.entry.learns
     }
 
     /// Returns true if members may report their queues in messages instead of replies, on request or not.
     #[must_use]
     pub fn takes_messages(&self) -> bool {
-        self.uses_member_reports() || self.probes()
+        self.uses_member_reports() || self.can_probe_by_messages()
     }
 
-    /// Returns the members that it probes for their queues.
+    /// Returns the policy's access to current queues.
     #[must_use]
-    pub fn asks(&self) -> ProbeKind {
-        (self.entry.asks)(&self.values)
+    pub fn queue_access(&self) -> QueueAccess {
+        (self.entry.queue_access)(&self.values)
     }
 
-    /// Returns the maximum number of tasks given to a member; `None` if it is not known beforehand.
+    /// Returns the maximum number of unfinished tasks at a member. `None` if there is no maximum, or if the policy
+    /// determines it while it runs.
     #[must_use]
     pub fn bound(&self) -> Option<u32> {
         (self.entry.bound)(&self.values)
@@ -363,7 +388,8 @@ impl fmt::Display for PolicySpec {
 impl FromStr for PolicySpec {
     type Err = PolicyError;
 
-    /// Parses a name, or a name with values in parentheses: `name(key=value, ...)` or `name(value, ...)`.
+    /// Parses a name, or a name with values in parentheses: `name(key=value, ...)` or `name(value, ...)`. Parameters
+    /// without a value keep their defaults. The list may be empty, but none of its values.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let form = || PolicyError::Form { text: text.to_owned() };
         let (name, arguments) = match text.trim().split_once('(') {
@@ -377,12 +403,23 @@ impl FromStr for PolicySpec {
         })?;
         let mut values: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
         let mut is_given = vec![false; values.len()];
-        let arguments = arguments.unwrap_or_default().split(',').map(str::trim);
-        for (place, argument) in arguments.filter(|argument| !argument.is_empty()).enumerate() {
+        let list = arguments.map(str::trim).filter(|list| !list.is_empty());
+        for (place, argument) in list.into_iter().flat_map(|list| list.split(',')).enumerate() {
+            let argument = argument.trim();
             // `jsq(2)` means `jsq(d=2)`: values in the parameters' order, without names.
             let unnamed = entry.parameters.get(place).map(|parameter| (parameter.name, argument));
-            let (key, value) = argument.split_once('=').or(unnamed).ok_or_else(form)?;
-            let (index, value) = parse_parameter(entry, key.trim(), value.trim())?;
+            let (key, value) = match argument.split_once('=').or(unnamed) {
+                Some((key, value)) if !value.trim().is_empty() => (key.trim(), value.trim()),
+                None if !argument.is_empty() => {
+                    let (policy, found) = (entry.name, argument.to_owned());
+                    return Err(PolicyError::TooMany { policy, found, known: known(entry) });
+                }
+                _ => {
+                    let text = text.to_owned();
+                    return Err(PolicyError::Missing { policy: entry.name, text });
+                }
+            };
+            let (index, value) = parse_parameter(entry, key, value)?;
             values[index] = value;
             if std::mem::replace(&mut is_given[index], true) {
                 let parameter = entry.parameters[index].name;
@@ -393,7 +430,13 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// Returns the index and the value of a parameter, given as text.
+/// Returns the names of a policy's parameters, for messages.
+fn known(entry: &Entry) -> String {
+    let known: Vec<_> = entry.parameters.iter().map(|parameter| parameter.name).collect();
+    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+}
+
+/// Returns the index of the parameter `key` and its value, given as text.
 fn parse_parameter(
     entry: &'static Entry,
     key: &str,
@@ -402,14 +445,12 @@ fn parse_parameter(
     // Papers write some parameters in upper case: jbt-d(T=500).
     let has_name = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key);
     let Some(index) = entry.parameters.iter().position(has_name) else {
-        let known: Vec<_> = entry.parameters.iter().map(|parameter| parameter.name).collect();
-        let suggestion = did_you_mean(key, known.iter().copied());
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let names = entry.parameters.iter().map(|parameter| parameter.name);
         return Err(PolicyError::Parameter {
             policy: entry.name,
             parameter: key.to_owned(),
-            suggestion,
-            known,
+            suggestion: did_you_mean(key, names),
+            known: known(entry),
         });
     };
     let parameter = &entry.parameters[index];

@@ -189,9 +189,9 @@ fn policies_that_say_so_decide_by_rates() {
 #[test]
 fn policies_see_queues_only_when_declared() {
     for entry in CATALOGUE {
-        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != ProbeKind::None;
+        let access = PolicySpec::from_str(entry.name).unwrap().queue_access();
         let with_queues = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
-        assert_eq!(choices(entry, 16, None, None) != with_queues, asks, "{}", entry.name);
+        assert_eq!(choices(entry, 16, None, None) != with_queues, access != QueueAccess::ReportsOnly, "{}", entry.name);
     }
 }
 
@@ -256,7 +256,7 @@ fn entries_name_existing_policies() {
 // promise: scheduling.5
 #[test]
 fn runs_decide_as_one_by_one() {
-    for entry in CATALOGUE.iter().filter(|entry| !entry.divides_runs) {
+    for entry in CATALOGUE.iter().filter(|entry| !entry.decides_jointly) {
         let mut by_run = dispatcher(entry.name, 40);
         let mut one_by_one = dispatcher(entry.name, 40);
         let rates: Vec<f64> = (0..40).map(|member| 1.0 + f64::from(member % 3)).collect();
@@ -412,13 +412,20 @@ fn names_parse_and_errors_say_what_is_allowed() {
     let spec = |text: &str| text.parse::<PolicySpec>().unwrap();
     assert_eq!(spec("jsq(2)"), spec("jsq(d=2)"));
     assert_eq!(spec("lsq-smart( .5 )").parameter("eps"), Some(0.5));
-    assert!(error("jsq(2, 3)").contains("name(key=value)"), "{}", error("jsq(2, 3)"));
+    for (text, value) in [("jsq(2, 3)", "3"), ("random(4)", "4")] {
+        let too_many = format!("no parameter for the value `{value}`");
+        assert!(error(text).contains(&too_many), "{}", error(text));
+    }
+    for missing in ["jsq(,2)", "jsq(,)", "jsq(2,)", "jsq(d=)", "lsq-sample(, d=2)"] {
+        assert!(error(missing).contains("a value is missing"), "{}", error(missing));
+    }
+    assert_eq!(spec("jsq( )"), spec("jsq"));
     assert!(error("lsq-update(eps=2)").contains("0 to 1"), "{}", error("lsq-update(eps=2)"));
     assert!(error("hours").contains("known: horus"), "{}", error("hours"));
     assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
     assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
     assert_eq!(spec("jbt-d(T=500)").parameter("t"), Some(500.0));
-    assert_eq!((spec("jsq").asks(), spec("jsq(2)").asks()), (ProbeKind::All, ProbeKind::Some));
+    assert_eq!((spec("jsq").queue_access(), spec("jsq(2)").queue_access()), (QueueAccess::Direct, QueueAccess::Probes));
     assert_eq!((spec("jbsq(3)").bound(), spec("cfcfs").bound()), (Some(3), None));
     for fraction in ["jbsq(k=2.7)", "jbt(r=1.5)", "jsq(1.5)", "lsq-sample(d=1.5)", "jbt-d(d=2.5)"] {
         assert!(error(fraction).contains("whole numbers"), "{}", error(fraction));

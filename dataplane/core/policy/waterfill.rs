@@ -21,7 +21,7 @@ use rand::Rng as _;
 use super::conditions::{Conditions, RunWork};
 use super::structure::{CLASSES, LONGEST, LengthSet, LengthSets};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, Rng,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, QueueAccess, Rng,
     SelectionBasis, Task,
 };
 use crate::state::{Member, Report, View};
@@ -29,9 +29,9 @@ use crate::state::{Member, Report, View};
 /// `scd`.
 pub const BY_RATE: Entry = Entry {
     by_rate: true,
-    divides_runs: true,
+    decides_jointly: true,
     parameters: &[Parameter::choice("unseen", &["alike", "measured"])],
-    asks: |_| ProbeKind::All,
+    queue_access: |_| QueueAccess::Direct,
     ..Entry::new(
         "scd",
         "stochastically coordinated dispatching: fill queues to a level by chance",
@@ -42,8 +42,8 @@ pub const BY_RATE: Entry = Entry {
 
 /// `twf`.
 pub const EQUAL: Entry = Entry {
-    divides_runs: true,
-    asks: |_| ProbeKind::All,
+    decides_jointly: true,
+    queue_access: |_| QueueAccess::Direct,
     ..Entry::new(
         "twf",
         "tidal water filling: scd for equal speeds",

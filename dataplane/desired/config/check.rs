@@ -244,7 +244,7 @@ fn reports(
              lsq-smart, hlsq-update, hlsq-smart, jiq, jiq-weighted, jbt, pi) or are probed for \
              each task (lsq-sample, hlsq-sample, jsq(d=2), ppot, ppot-ll)"
         }
-        () if policy.probes() && config.leaf.cores.get_ref().len() > 1 => {
+        () if policy.can_probe_by_messages() && config.leaf.cores.get_ref().len() > 1 => {
             "\"replies\", or one core: the answer to a probe must reach the core that sent it"
         }
         () => return Reports::Messages,
@@ -367,7 +367,7 @@ fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) 
 /// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
 fn queues_tasks(pool: &PoolConfig) -> bool {
     let Pool { policy, reports, .. } = &pool.settings;
-    let probes = *reports == Reports::Messages && policy.probes();
+    let probes = *reports == Reports::Messages && policy.can_probe_by_messages();
     policy.entry().holds() || probes
 }
 

@@ -287,7 +287,7 @@ impl ControlInterface {
     ) -> Result<Self, LaunchError> {
         let (handle, reload) = (requests.handle(), Arc::clone(&options.reload));
         if let Some(path) = &options.changes {
-            wedjat_admin::read_lines(path, handle.clone());
+            wedjat_admin::start_line_reader(path, handle.clone());
         }
         let server = wedjat_admin::Server::start(config, state, handle.clone(), cpus)?;
         Ok(Self { reload, handle, _server: server })

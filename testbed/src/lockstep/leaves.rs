@@ -200,7 +200,7 @@ impl Leaves {
             })
         };
         let nodes = (0..config.dispatchers).map(node).collect::<Result<_, String>>()?;
-        let sends_probes = config.policy.probes();
+        let sends_probes = config.policy.can_probe_by_messages();
         let (packets, probes) = (HashMap::new(), HashMap::new());
         Ok(Self { nodes, layout, packets, probes, sends_probes, initial_reports: 0 })
     }

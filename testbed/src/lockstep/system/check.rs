@@ -1,18 +1,24 @@
-//! Invariants that hold in every run, with any faults. They are checked at the end, and after each turn of a node,
-//! in which it polls until it is quiet (no packet moves). The functions here check the state of one node. The run
-//! itself checks idle workers, the nodes' packets of tasks, and the answers at the clients.
+//! Invariants that hold in every run, with any faults. The run checks a node after each of its turns, in which it polls
+//! until no packet moves, and all nodes at the end.
 //!
-//! - The node's counts of received and sent packets equal the counts on its wires.
-//! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by kind of
-//!   packet.
+//! Functions of this file check the state of one node:
+//!
+//! - The node's counts of received and sent packets equal the counts at its ports.
+//! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by class of
+//!   packet. So do a leaf's and a spine's counts of scheduled tasks, replies and refusals. An agent has answered, lost or
+//!   still holds each scheduled task.
 //! - It uses exactly one packet buffer per held packet.
-//! - No worker has more tasks than the policy's bound.
+//! - No member has more tasks than the policy's bound.
+//! - At the end, no packet is held and no task outstanding.
+//!
+//! The run itself checks the rest, with the limits and some functions of this file:
+//!
 //! - No worker is idle for long while tasks wait, if the policy lets tasks wait.
 //! - No node sends a packet of a task that it does not hold.
-//! - Each task is answered, refused, or lost for a reason, and nothing stays outstanding.
+//! - Each task is answered, refused, or lost for a reason.
 //! - Each answer belongs to its task, so no client receives two different answers.
 //! - After the last fault, leaves have all workers of their racks, and spines have all leaves with their numbers of
-//!   workers.
+//!   workers. Nodes with a controller have its desired state.
 
 use wedjat::clock::Line;
 use wedjat::policy::Dispatcher;
@@ -24,7 +30,7 @@ use super::faults::FaultTarget;
 use super::node::LocalNodeState;
 use super::packets::Class;
 
-/// Maximum idle time, while tasks wait, of a worker known to be idle.
+/// Maximum idle time of a worker while tasks wait at its leaf, if the leaf knows that the worker is idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
 /// The same limit after a loss of tasks or replies. The scheduler must first write these off, that is, count them
 /// as lost after a timeout.
@@ -34,11 +40,11 @@ pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
 pub const AGREE_NS: u64 = 25_000_000;
 /// Maximum time for which a node may differ from its controller's desired state. It counts from the latest of
 /// three: the publication of that state, the node's last pending change, and the run's last activity. The node retries
-/// every 50 ms.
+/// every 50 ms; [`AGREE_NS`] allows for the messages after the retry.
 pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
 /// The same limit as [`AGREE_NS`] on wires that lose packets, and so heartbeats.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
-/// Time after which all workers are registered again.
+/// Maximum time until all workers are registered again, counted from the first check that found one missing.
 pub const REGISTERED_NS: u64 = 1_000_000_000;
 /// Maximum idle time of a worker while tasks wait at its agent. An agent reads its workers' queues directly.
 pub const IDLE_AT_AGENT_NS: u64 = 1_000_000;
@@ -65,24 +71,23 @@ impl PortCounts {
     }
 }
 
-/// Compares a quiet node's packet counts with the counts at its ports. Returns the error, if any.
+/// Compares the packet counts that a quiet node reports with the counts at its ports. Returns the error, if any.
 #[must_use]
-pub fn packet_counts(line: &Line, port_counts: &PortCounts) -> Option<String> {
-    let PortCounts { delivered, .. } = *port_counts;
-    let arrived = port_counts.sent_total();
-    let (received, sent) = (line.received, line.sent);
-    (received != delivered || sent != arrived).then(|| {
+pub fn packet_counts(reported: &Line, port_counts: &PortCounts) -> Option<String> {
+    let (delivered, seen) = (port_counts.delivered, port_counts.sent_total());
+    let (received, sent) = (reported.received, reported.sent);
+    (received != delivered || sent != seen).then(|| {
         format!(
-            "packet counts differ: the node received {received} of {delivered} packets, and {arrived} of its {sent} sent packets \
-             arrived"
+            "packet counts differ: the node received {received} of {delivered} packets, and {seen} of its {sent} sent packets \
+             are at its ports"
         )
     })
 }
 
-/// Checks a node's own ledger, alone and against the packets at its ports. Returns the error, if any.
+/// Checks the ledger of a leaf, spine or agent, alone and against the packets at its ports. Returns the error, if any.
 #[must_use]
 pub fn ledger(
-    target: FaultTarget,
+    node: FaultTarget,
     state: &LocalNodeState<'_>,
     port_counts: &PortCounts,
 ) -> Option<String> {
@@ -101,38 +106,38 @@ pub fn ledger(
             "{buffers} packet buffers are in use for {held} held packets: a buffer leaked"
         ));
     }
-    let is_leaf_or_spine = matches!(target, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
+    let is_leaf_or_spine = matches!(node, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
+    // Packets of these classes always begin at the node (the ledger calls them originated). Signals are the messages
+    // between spines and leaves.
     let originated_classes =
         [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
-    let (originated_arrived, originated) =
+    let (originated_at_ports, originated) =
         (port_counts.sent_of(&originated_classes), totals.originated_sent());
-    // A leaf counts a refusal that it forwards for an agent as forwarded. Below a spine it counts its own refusals
-    // as forwarded too, otherwise as originated. Originated packets beyond the four classes above are therefore the
-    // node's own refusals, at most as many as it made.
-    let originated_refusals = originated.saturating_sub(originated_arrived);
+    // At a port, a refusal of the node itself looks like one that it forwards for an agent. Below a spine, a leaf
+    // counts its own refusals as forwarded; otherwise it counts them as originated. So this check assumes that all
+    // other originated packets are own refusals. The node cannot have sent more of them than it made.
+    let own_refusals = originated.saturating_sub(originated_at_ports);
     let max_refusals = if is_leaf_or_spine { totals.count(Counter::Refused) } else { 0 };
-    let forwarded_arrived = port_counts.sent_of(&[Class::Task, Class::Reply, Class::Refusal])
-        - originated_refusals.min(max_refusals);
-    if forwarded_arrived != forwarded
-        || originated_arrived > originated
-        || originated_refusals > max_refusals
+    let of_tasks_at_ports = port_counts.sent_of(&[Class::Task, Class::Reply, Class::Refusal]);
+    if of_tasks_at_ports != forwarded + own_refusals
+        || originated_at_ports > originated
+        || own_refusals > max_refusals
     {
-        let originated_arrived = originated_arrived + originated_refusals.min(max_refusals);
         return Some(format!(
-            "its ledger and the wires differ: it counts {forwarded} forwarded and {originated} own packets, but {forwarded_arrived} and \
-             {originated_arrived} arrived"
+            "its ledger and its ports differ: it counts {forwarded} forwarded packets and {originated} of its own, with at most \
+             {max_refusals} refusals; its ports have {of_tasks_at_ports} packets of tasks and {originated_at_ports} others"
         ));
     }
     match is_leaf_or_spine {
-        true => leaf_counts(counters, held, port_counts),
+        true => leaf_or_spine_counts(counters, held, port_counts),
         false => agent_counts(counters, held, port_counts),
     }
 }
 
-/// Compares a leaf's counts of tasks, replies and refusals with the packets at its ports. Packets counted but not
-/// sent are excepted. They wait for a neighbour's MAC address (by ARP), or were dropped: the address stayed unknown,
-/// too many packets waited for it, the port was down or full, or there was no route.
-fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
+/// Compares a leaf's or spine's counts of tasks, replies and refusals with the packets at its ports. Allows for packets
+/// that it counted but did not send. They wait for a neighbour's MAC address (by ARP), or were dropped: the address
+/// stayed unknown, too many packets waited for it, the port was down or full, or there was no route.
+fn leaf_or_spine_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
     let (refused, tasks) = (read(Counter::Refused), port_counts.sent_of(&[Class::Task]));
@@ -147,19 +152,26 @@ fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Opti
         DropReason::NoRoute,
     ];
     let dropped: u64 = unsent_reasons.iter().map(|&reason| counters.dropped(reason)).sum();
-    let unsent = held - counters.read(Gauge::Queued) + dropped;
+    let queued = counters.read(Gauge::Queued);
+    let Some(waiting_for_mac) = held.checked_sub(queued) else {
+        return Some(format!("it counts {queued} queued tasks, but holds {held} packets"));
+    };
+    let unsent = waiting_for_mac + dropped;
     let counted = scheduled + replies + refused;
     if counted != tasks + answers + unsent || scheduled < tasks || replies + refused < answers {
         return Some(format!(
-            "it counts {scheduled} scheduled tasks, {replies} replies and {refused} refused tasks; {tasks} tasks and \
-             {answers} answers and refusals arrived, and {unsent} were counted but not sent"
+            "it counts {scheduled} scheduled tasks, {replies} replies and {refused} refused tasks; its ports have {tasks} \
+             tasks and {answers} replies and refusals, and {unsent} packets were counted but not sent"
         ));
     }
     None
 }
 
-/// Compares an agent's count of scheduled tasks with the tasks that it answered, lost with a worker, or still
-/// holds. Tasks dropped at a full queue may be counted as scheduled or not.
+/// Compares an agent's count of replies with the packets at its ports. In a run, an agent
+/// drops a reply only at a full port: the reply goes back to the MAC address from which its task came, so that it never
+/// waits for ARP. Then compares the agent's count of scheduled tasks with
+/// the tasks that it answered, lost with a worker, or still holds. Tasks dropped at a full queue may be counted as
+/// scheduled or not.
 fn agent_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
@@ -167,7 +179,7 @@ fn agent_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Opt
     let tx_full = counters.dropped(DropReason::TxFull);
     if replies != answers + tx_full {
         return Some(format!(
-            "it counts {replies} replies, but {answers} arrived ({tx_full} were dropped at a full port)"
+            "it counts {replies} replies, but its ports have {answers} ({tx_full} were dropped at a full port)"
         ));
     }
     let lost: u64 = [DropReason::WorkerLost, DropReason::Unanswered, DropReason::BadReply]
@@ -177,7 +189,8 @@ fn agent_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Opt
     let (ended, full) = (replies + lost + held, counters.dropped(DropReason::QueueFull));
     if scheduled < ended || scheduled > ended + full {
         return Some(format!(
-            "it counts {scheduled} scheduled tasks; {replies} were answered, {lost} lost with their worker, {held} are held"
+            "it counts {scheduled} scheduled tasks; {replies} were answered, {lost} lost or refused, {held} are held, \
+             and {full} were dropped at a full queue"
         ));
     }
     None
@@ -204,33 +217,33 @@ pub fn is_registered(dispatcher: &Dispatcher, member: Member) -> bool {
     )
 }
 
-/// Returns the reason why a member lacks its normal state without faults: registered and active, and at a spine
-/// with the right number of workers.
+/// Returns the reason why a member lacks its normal state: registered and active, and at a spine with
+/// `leaf_workers` workers. `leaf_workers` is `None` for a member of a leaf, which is a single worker.
 #[must_use]
 pub fn missing_reason(
     dispatcher: &Dispatcher,
     member: Member,
-    workers: Option<u16>,
+    leaf_workers: Option<u16>,
 ) -> Option<String> {
     let view = dispatcher.view();
     let (presence, reported) = (view.presence(member), view.workers_of(member));
     if presence != MemberPresence::Registered || !view.is_active(member) {
         return Some(format!("is {presence:?} and cannot be chosen"));
     }
-    let wanted = workers.filter(|_| reported != workers)?;
+    let wanted = leaf_workers.filter(|_| reported != leaf_workers)?;
     Some(format!("has {wanted} workers, but reported {reported:?}"))
 }
 
-/// Returns the first task or packet still outstanding on a quiet node. Stranded tasks are excepted: all workers of
-/// their pool are drained. Spines are checked for held packets only: their view of a leaf is as old as the leaf's last
-/// message.
+/// Returns an error if a quiet node still holds packets, or counts a task as outstanding (sent and unanswered).
+/// Allows for stranded tasks: all workers of their pool are drained. Checks spines for held packets only, because their
+/// view of a leaf is as old as the leaf's last message.
 #[must_use]
-pub fn outstanding(target: FaultTarget, state: &LocalNodeState<'_>) -> Option<String> {
+pub fn outstanding(node: FaultTarget, state: &LocalNodeState<'_>) -> Option<String> {
     let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *state;
     if held > stranded || waiting as u64 > stranded {
         return Some(format!("{held} packets are still held, {waiting} of them queued tasks"));
     }
-    if matches!(target, FaultTarget::Spine(_)) {
+    if matches!(node, FaultTarget::Spine(_)) {
         return None;
     }
     let view = dispatcher?.view();
