@@ -1,8 +1,8 @@
 //! Guard: upper limit of a batch's share, by fixed rules without learning.
 //!
-//! A batch job runs on the cores of workers that serve short tasks with a latency objective. The limit grows
-//! step by step while the latency is far below the objective. A missed objective sets it to 0 for a time, the
-//! cool-down.
+//! A batch job runs on the cores of workers that serve short tasks with a latency objective. Its share is the fraction
+//! of these cores' time that it may use, in steps of 10%. The limit grows step by step while the latency is far below
+//! the objective. A missed objective sets it to 0 for a time, the cool-down.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::share::Share;
 /// Measurements of the workers since the last observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
-    /// Fraction of the workers' time that arriving tasks need.
+    /// Fraction of the workers' time that the tasks that arrived need.
     pub load: f64,
     /// Waiting tasks per worker.
     pub backlog: f64,
@@ -36,9 +36,9 @@ pub struct GuardSettings {
     pub cool_down_ms: f64,
     /// Upper limit of the doubled cool-down, in milliseconds.
     pub cool_down_max_ms: f64,
-    /// Milliseconds in which the batch may grow by 10%.
+    /// Minimum time in milliseconds between two increases of the limit, each by 10% of the cores' time.
     pub growth_ms: f64,
-    /// Milliseconds without an observation after which the batch gets nothing.
+    /// Milliseconds without an observation after which the limit is 0.
     pub stale_ms: f64,
 }
 
@@ -58,7 +58,7 @@ impl Default for GuardSettings {
 }
 
 impl GuardSettings {
-    /// Checks the settings.
+    /// Returns an error that names the first setting outside its allowed range, if there is one.
     pub fn check(&self) -> Result<(), GuardSettingsError> {
         let above_none = "a number above 0";
         let part = "from 0 to 1";
@@ -78,6 +78,7 @@ impl GuardSettings {
             ("stale-ms", self.stale_ms, self.stale_ms > 0.0, above_none),
         ];
         for (key, value, holds, rule) in rules {
+            // A NaN fulfils no rule, but infinity does.
             if !holds || !value.is_finite() {
                 return Err(GuardSettingsError { key, value, rule });
             }
@@ -98,12 +99,20 @@ pub struct GuardSettingsError {
     pub rule: &'static str,
 }
 
-/// Time constant with which the smoothed load falls, in nanoseconds. Short dips of the load then do not raise
+/// Time constant with which the smoothed load falls, in nanoseconds. Because of it, short dips of the load do not raise
 /// the limit.
 const LOAD_FALLS_NS: f64 = 100e6;
 
 /// Nanoseconds in a millisecond.
 const MS: f64 = 1e6;
+
+/// Increase of the limit in one step: the distance of two shares.
+const GROWTH: f64 = 0.1;
+
+/// Converts milliseconds to nanoseconds. Longer times than a `u64` holds become its maximum.
+fn ns_of_ms(ms: f64) -> u64 {
+    (ms * MS) as u64
+}
 
 /// Limits a batch's share. The limit is 0 until the first observation. Times are those of the caller's clock.
 #[derive(Clone, Debug)]
@@ -119,15 +128,18 @@ pub struct Guard {
     next_growth_ns: u64,
     /// End of the last cool-down, the time without a share; 0 before the first one.
     cool_until_ns: u64,
-    /// Length of the last cool-down, in milliseconds; initially that of the settings.
-    cool_down_ms: f64,
+    /// Length of the last cool-down, in milliseconds; before the first one, that of the settings.
+    last_cool_down_ms: f64,
 }
 
 impl Guard {
-    /// Creates a guard.
+    /// Creates a guard, whose limit is 0 until the first observation.
+    ///
+    /// # Errors
+    /// If a setting is outside its allowed range.
     pub fn new(settings: GuardSettings) -> Result<Self, GuardSettingsError> {
         settings.check()?;
-        let cool_down_ms = settings.cool_down_ms;
+        let last_cool_down_ms = settings.cool_down_ms;
         Ok(Self {
             settings,
             load: 0.0,
@@ -135,30 +147,32 @@ impl Guard {
             allowed: Share::NONE,
             next_growth_ns: 0,
             cool_until_ns: 0,
-            cool_down_ms,
+            last_cool_down_ms,
         })
     }
 
-    /// Updates the limit from an observation made while the batch had this share. Returns the new limit.
+    /// Updates the limit from an observation made while the batch used this share. Returns the new limit.
     ///
-    /// A value that is not a number counts as the worst.
+    /// A NaN counts as the worst value.
     pub fn observe(&mut self, now_ns: u64, observation: &Observation, share: Share) -> Share {
         let settings = &self.settings;
         let since = self.observed_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
         self.observed_ns = Some(now_ns);
         // Tasks that need all of the workers' time are the worst load.
         let load = if observation.load.is_nan() { 1.0 } else { observation.load.clamp(0.0, 1.0) };
-        // Exponential decay towards the new load, from which a higher load takes over at once.
+        // The smoothed load falls exponentially towards the new load. It rises to a higher load at once.
         self.load = load.max(load + (self.load - load) * (-since / LOAD_FALLS_NS).exp());
         let worst = |value: f64| if value.is_nan() { f64::INFINITY } else { value };
+        // If no task ended, only the backlog can show a missed objective.
         let tail = observation.tail.map_or(0.0, worst);
         let is_missed =
             tail > settings.objective_us || worst(observation.backlog) > settings.backlog;
         if is_missed {
             self.miss(now_ns, share);
         }
-        // Room is the time that the workers neither use nor reserve. The limit shrinks to it at once. Otherwise it
-        // grows by one step at a time, while the latency is far below the objective.
+        // Room is the largest share in the time that the workers neither use nor reserve. The limit shrinks to it at
+        // once. Below it the limit grows by one step at a time, while the latency is far below the objective. A step
+        // does not exceed the room, because shares differ by whole steps.
         let room = Share::at_most(1.0 - self.load - self.settings.reserve);
         self.allowed = if now_ns < self.cool_until_ns {
             Share::NONE
@@ -167,8 +181,8 @@ impl Guard {
         } else if tail <= self.settings.near * self.settings.objective_us
             && now_ns >= self.next_growth_ns
         {
-            self.next_growth_ns = now_ns + (self.settings.growth_ms * MS) as u64;
-            Share::at_most(self.allowed.part() + 0.1)
+            self.next_growth_ns = now_ns.saturating_add(ns_of_ms(self.settings.growth_ms));
+            Share::at_most(self.allowed.part() + GROWTH)
         } else {
             self.allowed
         };
@@ -178,24 +192,23 @@ impl Guard {
     /// Begins a cool-down, in which the limit is 0. Doubles its length, up to the maximum, if the last cool-down
     /// ended less than twice its length ago and the batch had a share again.
     fn miss(&mut self, now_ns: u64, share: Share) {
-        let last_ns = (self.cool_down_ms * MS) as u64;
-        // The end of the last cool-down was less than twice its length ago.
-        let is_soon =
-            self.cool_until_ns > 0 && now_ns < self.cool_until_ns.saturating_add(2 * last_ns);
-        // A miss during the cool-down only extends it.
+        let last_ns = ns_of_ms(self.last_cool_down_ms);
+        let soon_ns = self.cool_until_ns.saturating_add(last_ns.saturating_mul(2));
+        let is_soon = self.cool_until_ns > 0 && now_ns < soon_ns;
+        // A miss during the cool-down restarts it with the same length.
         if now_ns >= self.cool_until_ns {
-            self.cool_down_ms = match is_soon && share > Share::NONE {
-                true => (self.cool_down_ms * 2.0).min(self.settings.cool_down_max_ms),
+            self.last_cool_down_ms = match is_soon && share > Share::NONE {
+                true => (self.last_cool_down_ms * 2.0).min(self.settings.cool_down_max_ms),
                 false => self.settings.cool_down_ms,
             };
         }
-        self.cool_until_ns = now_ns + (self.cool_down_ms * MS) as u64;
+        self.cool_until_ns = now_ns.saturating_add(ns_of_ms(self.last_cool_down_ms));
     }
 
     /// Returns the current limit; 0 if the last observation is too old.
     #[must_use]
     pub fn allowed(&self, now_ns: u64) -> Share {
-        let stale_ns = (self.settings.stale_ms * MS) as u64;
+        let stale_ns = ns_of_ms(self.settings.stale_ms);
         match self.observed_ns {
             Some(then) if now_ns.saturating_sub(then) <= stale_ns => self.allowed,
             _ => Share::NONE,

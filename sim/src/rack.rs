@@ -35,7 +35,7 @@ const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
 /// Period of a leaf's timer, as in [`wedjat_core::node::Timing`] on a clock of nanoseconds.
-const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
+const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick_interval();
 
 /// Poll interval of a core with waiting tasks: 1 us. The core checks whether other cores have released credits
 /// of a worker. A credit is the right to send a worker one more task.

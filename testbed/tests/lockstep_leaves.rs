@@ -263,7 +263,7 @@ fn agents_learn_as_the_simulators_nodes() {
     let details = assert_nodes_equal(&config, "malcolm");
     for peers in &details.peers {
         let totals = peers.totals();
-        assert!(totals.beats > 4000 && totals.agreed >= 2 && totals.lost_chunks == 0, "{totals:?}");
+        assert!(totals.beats > 4000 && totals.agreed >= 2 && totals.lost_parts == 0, "{totals:?}");
     }
     let passed = details.outcome.passed.unwrap();
     assert!(passed.migrations > 100 && passed.stolen > 0, "{passed:?}");

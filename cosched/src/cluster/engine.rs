@@ -15,7 +15,7 @@ use crate::share::Share;
 use crate::state::{Outcome, Progress, State};
 
 use super::jobs::{Job, WIDEST};
-use super::report::{Figures, JobRecord, Learner, Usage, figures};
+use super::report::{JobRecord, Learner, RunResults, Usage, run_results};
 use super::{Arm, ClusterError, Contention, Experiment, Workflow};
 
 /// Seconds between decisions about a guest's share.
@@ -191,7 +191,7 @@ impl Engine {
     }
 
     /// Simulates until no job runs, and returns the results.
-    pub(super) fn run(mut self) -> Result<Figures, ClusterError> {
+    pub(super) fn run(mut self) -> Result<RunResults, ClusterError> {
         loop {
             self.place()?;
             self.set_speeds();
@@ -203,7 +203,7 @@ impl Engine {
         let learners = self.learners.into_iter().zip(Workflow::ALL);
         let learners =
             learners.map(|(learner, workflow)| learner.end(workflow)).collect::<Result<_, _>>()?;
-        Ok(figures(self.cores, self.arm, &self.jobs, &self.records, learners))
+        Ok(run_results(self.cores, self.arm, &self.jobs, &self.records, learners))
     }
 
     /// Starts waiting jobs in order, each on free cores as a host, or otherwise as the guest of a running host. Jobs

@@ -16,7 +16,7 @@ mod tests;
 
 pub use arm::Arm;
 pub use jobs::Workflow;
-pub use report::{ClusterReport, Figures, Learner, MeanDeviation, PerWorkflow, tables};
+pub use report::{ClusterReport, Learner, MeanDeviation, PerWorkflow, RunResults, tables};
 
 use crate::chooser::Chooser;
 use crate::expert::Expert;
@@ -69,7 +69,7 @@ impl Experiment {
     pub fn run(
         &self,
         log: &mut dyn FnMut(Workflow) -> Option<Box<dyn std::io::Write>>,
-    ) -> Result<Figures, ClusterError> {
+    ) -> Result<RunResults, ClusterError> {
         let Contention { caches, paging, barriers } = self.contention;
         for (name, value, least) in [
             ("caches", caches, 0.0),

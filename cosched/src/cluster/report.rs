@@ -1,7 +1,8 @@
-//! Results of a run: figures 3a and 3b, and tables 2 and 3 of ASA_X's paper (arXiv 2401.09706).
+//! Results of simulated runs, as in figures 3a and 3b and in tables 2 and 3 of ASA_X's paper (arXiv 2401.09706).
 //!
 //! A host is a job with cores of its own. A guest is a second job that shares a host's cores. An allocation is the
-//! cores of a host and its guest.
+//! cores that a host has, alone or with its guest, and their memory. A run simulates all jobs under one scheme with one
+//! seed.
 
 use serde::Serialize;
 
@@ -15,11 +16,11 @@ use super::{Arm, Workflow};
 pub(super) struct Usage {
     /// Run time in seconds.
     seconds: f64,
-    /// Sum of the job's own busy cores times seconds.
+    /// Integral over time of the job's own busy cores, in core seconds.
     busy: f64,
-    /// Sum of the used CPU fraction of the allocation, times seconds.
+    /// Integral over time of the fraction of the allocation's cores that host and guest use together, in seconds.
     cpu: f64,
-    /// Sum of the used memory fraction of the allocation, times seconds.
+    /// Integral over time of the fraction of the allocation's memory that host and guest use together, in seconds.
     memory: f64,
 }
 
@@ -37,27 +38,27 @@ impl Usage {
 /// A completed job.
 #[derive(Clone, Debug)]
 pub(super) struct JobRecord {
-    /// Index of the job.
+    /// Index of the job in the list of submitted jobs.
     pub job: usize,
-    /// Start in seconds.
+    /// Start, in seconds after the start of the run.
     pub started: f64,
-    /// End in seconds.
+    /// End, in seconds after the start of the run.
     pub ended: f64,
     /// Its use of CPU and memory.
     pub usage: Usage,
 }
 
-/// Mean and standard deviation.
+/// Mean and standard deviation of a population.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct MeanDeviation {
     /// The mean.
     pub mean: f64,
-    /// The standard deviation.
+    /// The standard deviation: of these values, not an estimate for others.
     pub deviation: f64,
 }
 
 impl MeanDeviation {
-    /// Computes both over `values`.
+    /// Computes both over `values`. Without values, both are 0.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let count = values.len().max(1) as f64;
@@ -67,16 +68,17 @@ impl MeanDeviation {
     }
 }
 
-/// A row of table 2.
+/// Results of a workflow's jobs in a run: a row of table 2. Without completed jobs, all numbers are 0.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PerWorkflow {
     /// The workflow.
     pub workflow: Workflow,
-    /// Hours from start to end of a job.
+    /// Hours from start to end of a job, over the jobs.
     pub runtime_h: MeanDeviation,
-    /// Used fraction of its jobs' cores over time, by hosts and guests together.
+    /// Used fraction of the cores of its jobs' allocations, by hosts and guests together. A mean over the jobs'
+    /// run times, so that longer jobs have more weight.
     pub cpu: f64,
-    /// Used fraction of the memory of these cores over time, by hosts and guests together.
+    /// Used fraction of the memory of these allocations, with the same weights.
     pub memory: f64,
 }
 
@@ -93,9 +95,9 @@ pub struct Learner {
     pub last: Option<Round>,
 }
 
-/// Results of one run.
+/// Results of one run, with means over its completed jobs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figures {
+pub struct RunResults {
     /// Cores of the cluster.
     pub cores: u32,
     /// Sharing scheme.
@@ -108,9 +110,9 @@ pub struct Figures {
     pub response_h: f64,
     /// Hours until the last job ended.
     pub makespan_h: f64,
-    /// Used fraction of all core time.
+    /// Used fraction of the core time of the whole cluster until the last job ended.
     pub core_use: f64,
-    /// Mean relative increase of run time over standalone.
+    /// Mean relative increase of a job's run time over its standalone run time.
     pub overhead: f64,
     /// Results by workflow.
     pub workflows: Vec<PerWorkflow>,
@@ -121,47 +123,57 @@ pub struct Figures {
 /// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 
-/// Computes the results of one run from the completed jobs and the final learners.
-pub(super) fn figures(
+/// Returns the fraction `part` of `whole`; 0 if both are 0.
+fn fraction(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// Computes the results of one run from the submitted jobs, the records of the completed ones, and the final learners.
+pub(super) fn run_results(
     cores: u32,
     arm: Arm,
     jobs: &[Job],
     finished: &[JobRecord],
     learners: Vec<Learner>,
-) -> Figures {
+) -> RunResults {
     let mean = |value_of: &dyn Fn(&JobRecord) -> f64| {
         MeanDeviation::of(&finished.iter().map(value_of).collect::<Vec<_>>()).mean
     };
     // All jobs are submitted at time 0.
-    let makespan = finished.iter().map(|job| job.ended).fold(0.0, f64::max);
-    let busy: f64 = finished.iter().map(|job| job.usage.busy).sum();
+    let makespan = finished.iter().map(|record| record.ended).fold(0.0, f64::max);
+    let busy: f64 = finished.iter().map(|record| record.usage.busy).sum();
     let workflows = Workflow::ALL.into_iter().map(|workflow| {
         let records: Vec<_> =
-            finished.iter().filter(|job| jobs[job.job].workflow == workflow).collect();
-        let runtimes: Vec<_> = records.iter().map(|job| (job.ended - job.started) / HOUR).collect();
-        let seconds: f64 = records.iter().map(|job| job.usage.seconds).sum();
+            finished.iter().filter(|record| jobs[record.job].workflow == workflow).collect();
+        let runtimes: Vec<_> =
+            records.iter().map(|record| (record.ended - record.started) / HOUR).collect();
+        let total = |value_of: fn(&Usage) -> f64| -> f64 {
+            records.iter().map(|record| value_of(&record.usage)).sum()
+        };
+        let seconds = total(|usage| usage.seconds);
         PerWorkflow {
             workflow,
             runtime_h: MeanDeviation::of(&runtimes),
-            cpu: records.iter().map(|job| job.usage.cpu).sum::<f64>() / seconds,
-            memory: records.iter().map(|job| job.usage.memory).sum::<f64>() / seconds,
+            cpu: fraction(total(|usage| usage.cpu), seconds),
+            memory: fraction(total(|usage| usage.memory), seconds),
         }
     });
-    Figures {
+    RunResults {
         cores,
         arm,
         jobs: finished.len(),
-        waiting_h: mean(&|job| job.started / HOUR),
-        response_h: mean(&|job| job.ended / HOUR),
+        waiting_h: mean(&|record| record.started / HOUR),
+        response_h: mean(&|record| record.ended / HOUR),
         makespan_h: makespan / HOUR,
-        core_use: busy / (f64::from(cores) * makespan),
-        overhead: mean(&|job| (job.ended - job.started) / jobs[job.job].alone - 1.0),
+        core_use: fraction(busy, f64::from(cores) * makespan),
+        overhead: mean(&|record| (record.ended - record.started) / jobs[record.job].alone - 1.0),
         workflows: workflows.collect(),
         learners,
     }
 }
 
-/// Means over seeds, for one scheme and one cluster size.
+/// Runs of one scheme and one cluster size with several seeds. The numbers are means and standard deviations over the
+/// runs, of the runs' own results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClusterReport {
     /// Cores of the cluster.
@@ -174,36 +186,37 @@ pub struct ClusterReport {
     pub response_h: MeanDeviation,
     /// Hours until the last job ended.
     pub makespan_h: MeanDeviation,
-    /// Used fraction of all core time.
+    /// Used fraction of the core time of the whole cluster until the last job ended.
     pub core_use: MeanDeviation,
-    /// Mean relative increase of run time over standalone.
+    /// Mean relative increase of a job's run time over its standalone run time.
     pub overhead: MeanDeviation,
-    /// The runs.
-    pub runs: Vec<Figures>,
+    /// Results of the runs, in the order of the seeds.
+    pub runs: Vec<RunResults>,
 }
 
 impl ClusterReport {
     /// Summarises runs of one scheme and size. Returns `None` without runs.
     #[must_use]
-    pub fn of(runs: Vec<Figures>) -> Option<Self> {
-        let spread = |value_of: fn(&Figures) -> f64| {
+    pub fn of(runs: Vec<RunResults>) -> Option<Self> {
+        let over_runs = |value_of: fn(&RunResults) -> f64| {
             MeanDeviation::of(&runs.iter().map(value_of).collect::<Vec<_>>())
         };
         let first = runs.first()?;
         Some(Self {
             cores: first.cores,
             arm: first.arm,
-            waiting_h: spread(|run| run.waiting_h),
-            response_h: spread(|run| run.response_h),
-            makespan_h: spread(|run| run.makespan_h),
-            core_use: spread(|run| run.core_use),
-            overhead: spread(|run| run.overhead),
+            waiting_h: over_runs(|run| run.waiting_h),
+            response_h: over_runs(|run| run.response_h),
+            makespan_h: over_runs(|run| run.makespan_h),
+            core_use: over_runs(|run| run.core_use),
+            overhead: over_runs(|run| run.overhead),
             runs,
         })
     }
 }
 
-/// Formats the reports as text: table 3 with figure 3a, then table 2 with figure 3b.
+/// Formats the reports as text: the numbers of table 3 and figure 3a, then those of table 2 and figure 3b. All are means
+/// over the runs.
 #[must_use]
 pub fn tables(reports: &[ClusterReport]) -> String {
     let mut text = format!(
@@ -230,7 +243,7 @@ pub fn tables(reports: &[ClusterReport]) -> String {
     for report in reports {
         text += &format!("{:5} {:14}", report.cores, report.arm.name());
         for index in 0..Workflow::ALL.len() {
-            // Mean of a column over the runs, for this workflow.
+            // The workflows of each run are in the order of `Workflow::ALL`.
             let mean = |value_of: fn(&PerWorkflow) -> f64| {
                 MeanDeviation::of(
                     &report

@@ -197,6 +197,27 @@ fn missing_or_invalid_observations_stop_the_batch() {
 }
 
 #[test]
+fn huge_times_last_forever() {
+    let huge = GuardSettings {
+        cool_down_ms: f64::MAX,
+        cool_down_max_ms: f64::MAX,
+        growth_ms: f64::MAX,
+        stale_ms: f64::MAX,
+        ..settings()
+    };
+    let good = Observation { load: 0.1, backlog: 0.0, tail: Some(300.0) };
+    let missed = Observation { tail: Some(5000.0), ..good };
+    let mut guard = Guard::new(huge).unwrap();
+    for now_ns in [1, u64::MAX / 2] {
+        assert_eq!(guard.observe(now_ns, &good, Share::NONE).percent(), 10, "only one increase");
+    }
+    // The cool-down does not end, and a miss in it does not overflow.
+    for (now_ns, observation) in [(u64::MAX / 2, &missed), (u64::MAX - 2, &missed), (u64::MAX - 1, &good)] {
+        assert_eq!(guard.observe(now_ns, observation, Share::NONE), Share::NONE);
+    }
+}
+
+#[test]
 fn error_names_the_invalid_setting() {
     let right = GuardSettings::default();
     for (settings, key) in [

@@ -230,7 +230,7 @@ impl<T> Node<T> {
             commands,
             holds: stages.holds_tasks(),
             stages,
-            resolver: ArpResolver::new(Timing::ASK_MS),
+            resolver: ArpResolver::new(Timing::QUESTION_INTERVAL_MS),
             review: Review::default(),
             timing,
             next_tick: 0,
@@ -315,7 +315,7 @@ impl<T> Node<T> {
     /// and questions for MAC addresses. Afterwards all waiting packets are checked again.
     #[cold]
     pub fn tick(&mut self, now: u64) {
-        self.next_tick = now.saturating_add(self.timing.tick());
+        self.next_tick = now.saturating_add(self.timing.tick_interval());
         self.apply_commands();
         self.stages.tick(now, self.timing.to_ns(now));
         self.ask_for_servers(now);
@@ -333,7 +333,7 @@ impl<T> Node<T> {
             return;
         }
         (self.next_servers, self.link_changes) =
-            (now.saturating_add(self.timing.servers()), link_changes);
+            (now.saturating_add(self.timing.server_interval()), link_changes);
         let network = self.stages.network();
         let servers =
             network.servers().map(|&Server { port, slot, next_hop, .. }| (port, slot, next_hop));

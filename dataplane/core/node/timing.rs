@@ -1,6 +1,7 @@
-//! A node's clock, and the intervals of its periodic work.
+//! Conversions between the ticks of a node's clock and time, and the intervals of the node's periodic work. A *tick* of
+//! the clock is its unit; the periodic work itself is also called a tick.
 
-/// Conversions for the ticks of a node's clock.
+/// Frequency of a node's clock, with conversions and intervals in its ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// Ticks per second.
@@ -10,37 +11,40 @@ pub struct Timing {
 impl Timing {
     /// Returns the interval of periodic work (commands, neighbours, policies' timers) in ticks of the clock: 100 us.
     #[must_use]
-    pub const fn tick(self) -> u64 {
-        let tick = self.ticks_hz / 10_000;
-        if tick > 0 { tick } else { 1 }
+    pub const fn tick_interval(self) -> u64 {
+        let interval = self.ticks_hz / 10_000;
+        if interval > 0 { interval } else { 1 } // `max` is not const
     }
 
-    /// Returns the longest delay of periodic work while no packets arrive or wait: 2 ms in ticks.
-    pub(crate) const fn rest(self) -> u64 {
+    /// Returns the time by which an idle core may delay the periodic work to sleep longer: 2 ms in ticks of the clock. A
+    /// core is idle while no packets arrive or wait.
+    pub(crate) const fn max_tick_delay(self) -> u64 {
         self.ticks_hz / 500
     }
 
-    /// Interval of questions for one neighbour's MAC address, in milliseconds.
-    pub(crate) const ASK_MS: u64 = 200;
+    /// Minimum time between two questions for the MAC address of one neighbour, in milliseconds.
+    pub(crate) const QUESTION_INTERVAL_MS: u64 = 200;
 
-    /// Returns the interval of checks for servers with unknown MAC addresses: 200 ms in ticks.
-    pub(crate) fn servers(self) -> u64 {
+    /// Returns the interval at which a node asks for unknown MAC addresses of its servers and spines, also if no packet
+    /// for them waits: 200 ms in ticks of the clock.
+    pub(crate) fn server_interval(self) -> u64 {
         (self.ticks_hz / 5).max(1)
     }
 
-    /// Converts milliseconds to ticks.
-    pub(crate) fn of_ms(self, ms: u64) -> u64 {
+    /// Converts milliseconds to ticks. Uses whole ticks per millisecond, rounded down.
+    pub(crate) fn ticks_of_ms(self, ms: u64) -> u64 {
         self.ticks_hz / 1000 * ms
     }
 
-    /// Converts ticks to milliseconds, approximately.
+    /// Converts ticks to milliseconds, rounded down.
     #[must_use]
     pub fn to_ms(self, ticks: u64) -> u64 {
         self.to_ns(ticks) / 1_000_000
     }
 
-    /// Converts ticks to nanoseconds. Multiplies by a factor instead of dividing, because some policies need the time
-    /// at every poll. The relative error stays below 4e-16: about 12 ns after a year.
+    /// Converts ticks to nanoseconds, rounded down, in floating point. An exact result would need a slow division of
+    /// 128-bit integers, and some policies need the time at every poll. The relative error stays below 4e-16: about
+    /// 12 ns after a year.
     #[inline]
     #[must_use]
     pub fn to_ns(self, ticks: u64) -> u64 {
@@ -48,7 +52,7 @@ impl Timing {
     }
 
     /// Converts nanoseconds to ticks, rounded up.
-    pub(crate) fn to_ticks(self, ns: u64) -> u64 {
+    pub(crate) fn ticks_of_ns(self, ns: u64) -> u64 {
         (ns as f64 * (self.ticks_hz as f64 / 1e9)).ceil() as u64
     }
 }

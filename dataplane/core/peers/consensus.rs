@@ -1,8 +1,8 @@
-//! Assembly of peers' critic parameters from the parts in which they send them.
+//! Assembly of peers' critic parameters from parts.
 //!
 //! A node's *critic* is its learned estimate of the rack's future load. In a consensus round, all nodes exchange and
-//! average their critics' parameters: each node sends its own once, in one part per message. A *beat* is the interval
-//! between two heartbeats of a node; a round lasts one beat.
+//! average their critics' parameters. Each node sends its own once, in parts of at most 256 values, one part a message.
+//! A *beat* is the interval between two heartbeats of a node. A round opens every 2000 beats and lasts one beat.
 
 use super::refusal::Refusal;
 use crate::wire::peer::{Parameters, VALUES_MAX};
@@ -10,12 +10,15 @@ use crate::wire::peer::{Parameters, VALUES_MAX};
 /// Largest accepted magnitude of a parameter.
 const PARAMETER_MAX: f32 = 1e6;
 
-/// Parts of one node's parameters.
+/// Maximum number of parts: the bits of [`ReceivedParts::received`].
+const PARTS_MAX: usize = u64::BITS as usize;
+
+/// Received parts of one node's parameters.
 #[derive(Clone, Debug)]
-struct ParameterParts {
+struct ReceivedParts {
     /// Round of the parts.
     round: u64,
-    /// Received parts, one bit each.
+    /// One bit for each part, set if the part was received.
     received: u64,
     /// Parameters. Those of missing parts are from an earlier round, or 0.
     values: Box<[f32]>,
@@ -24,7 +27,7 @@ struct ParameterParts {
 /// Parameters received from remote nodes, by node number. Rounds count from 1.
 #[derive(Clone, Debug)]
 pub struct Consensus {
-    parts_of_nodes: Box<[ParameterParts]>,
+    nodes: Box<[ReceivedParts]>,
     /// Latest round that this node opened, or adopted when it joined.
     round: u64,
     /// True if the round accepts no more parts.
@@ -35,15 +38,18 @@ pub struct Consensus {
 
 impl Consensus {
     /// Creates the state for `nodes` nodes with `parameters` parameters each.
+    ///
+    /// # Panics
+    /// If the parameters need more than [`PARTS_MAX`] parts. Those of the largest rack need 9.
     pub fn new(nodes: usize, parameters: usize) -> Self {
-        let parts =
-            || ParameterParts { round: 0, received: 0, values: vec![0.0; parameters].into() };
-        let parts_of_nodes = (0..nodes).map(|_| parts()).collect();
-        Self { parts_of_nodes, round: 0, is_over: true, parameters }
+        assert!(parameters <= PARTS_MAX * VALUES_MAX, "{parameters} parameters have too many parts");
+        let node = || ReceivedParts { round: 0, received: 0, values: vec![0.0; parameters].into() };
+        let nodes = (0..nodes).map(|_| node()).collect();
+        Self { nodes, round: 0, is_over: true, parameters }
     }
 
-    /// Returns the number of parts.
-    pub fn chunks(&self) -> usize {
+    /// Returns the number of parts of one node's parameters.
+    pub fn parts(&self) -> usize {
         self.parameters.div_ceil(VALUES_MAX)
     }
 
@@ -58,35 +64,42 @@ impl Consensus {
         (self.round, self.is_over) = (round, is_over);
     }
 
-    /// Closes the round. Returns the number of missing parts of these nodes.
+    /// Closes the round. Returns the number of missing parts of these nodes. All parts of a node with parts of another
+    /// round count as missing. It may have sent them and be in the next round already, but only if this node lags by
+    /// most of the time between two rounds.
     pub fn close(&mut self, nodes: impl Iterator<Item = usize>) -> u64 {
         self.is_over = true;
-        let chunks = self.chunks() as u64;
+        let parts = self.parts() as u64;
         let missing = |node: usize| {
-            let ParameterParts { round, received, .. } = &self.parts_of_nodes[node];
-            if *round == self.round { chunks - u64::from(received.count_ones()) } else { chunks }
+            let ReceivedParts { round, received, .. } = &self.nodes[node];
+            if *round == self.round { parts - u64::from(received.count_ones()) } else { parts }
         };
         nodes.map(missing).sum()
     }
 
     /// Discards a node's parts, after its restart.
     pub fn forget(&mut self, node: usize) {
-        (self.parts_of_nodes[node].round, self.parts_of_nodes[node].received) = (0, 0);
+        (self.nodes[node].round, self.nodes[node].received) = (0, 0);
     }
 
-    /// Stores a part. Returns all parameters of the node if it was the last missing one.
+    /// Stores a part of a node's parameters. Returns all parameters of the node if this part was the last missing one. The
+    /// caller has checked that the rack has a node with the sender's number.
     ///
     /// # Errors
-    /// Reason why the part is refused.
-    pub fn take(
+    /// Reason why the part is refused. [`Refusal::Old`] means any other round than the current one and the next one, and
+    /// the current one after its end.
+    ///
+    /// # Panics
+    /// If the rack has no node with the sender's number.
+    pub fn store(
         &mut self,
         head: &Parameters,
         values: impl ExactSizeIterator<Item = f32> + Clone,
     ) -> Result<Option<&[f32]>, Refusal> {
-        let (chunk, chunks) = (usize::from(head.chunk), self.chunks());
-        let first = chunk * VALUES_MAX;
-        let fits = usize::from(head.chunks) == chunks && chunk < chunks;
-        if !fits || values.len() != VALUES_MAX.min(self.parameters - first) {
+        let (part, parts) = (usize::from(head.part), self.parts());
+        let first_value = part * VALUES_MAX;
+        let fits = usize::from(head.parts) == parts && part < parts;
+        if !fits || values.len() != VALUES_MAX.min(self.parameters - first_value) {
             return Err(Refusal::Length);
         }
         if values.clone().any(|value| !value.is_finite()) {
@@ -95,24 +108,24 @@ impl Consensus {
         if values.clone().any(|value| value.abs() > PARAMETER_MAX) {
             return Err(Refusal::OutOfRange);
         }
-        // Beats are out of phase, so a peer may be one round ahead for the rest of this node's beat.
+        // The nodes' beats do not begin at the same time. So a peer may open the next round up to one beat before this node.
         let is_current = head.round == self.round && !self.is_over;
         if !is_current && head.round != self.round + 1 {
             return Err(Refusal::Old);
         }
-        let parts = &mut self.parts_of_nodes[usize::from(head.origin.id)];
-        if parts.round != head.round {
-            if parts.round > head.round {
+        let node = &mut self.nodes[usize::from(head.origin.id)];
+        if node.round != head.round {
+            if node.round > head.round {
                 return Err(Refusal::Old);
             }
-            (parts.round, parts.received) = (head.round, 0);
+            (node.round, node.received) = (head.round, 0);
         }
-        if parts.received & 1 << chunk != 0 {
+        if node.received & 1 << part != 0 {
             return Err(Refusal::Doubled);
         }
-        parts.received |= 1 << chunk;
-        parts.values[first..].iter_mut().zip(values).for_each(|(slot, value)| *slot = value);
-        let is_complete = parts.received.count_ones() as usize == chunks;
-        Ok(is_complete.then_some(&*parts.values))
+        node.received |= 1 << part;
+        node.values[first_value..].iter_mut().zip(values).for_each(|(slot, value)| *slot = value);
+        let is_complete = node.received.count_ones() as usize == parts;
+        Ok(is_complete.then_some(&*node.values))
     }
 }

@@ -119,7 +119,7 @@ pub struct Totals {
     /// Accepted heartbeats of other nodes.
     pub heard: u64,
     /// Parts of other nodes' parameters that did not arrive in time.
-    pub lost_chunks: u64,
+    pub lost_parts: u64,
     /// Completed consensus rounds.
     pub agreed: u64,
 }
@@ -418,7 +418,7 @@ impl Peers {
                 self.sends_parameters = true;
             } else if self.number == round * CONSENSUS_BEATS + 1 && round > 0 {
                 let live = self.live.iter().map(|node| usize::from(*node));
-                self.totals.lost_chunks += learning.consensus.close(live);
+                self.totals.lost_parts += learning.consensus.close(live);
                 learning.learner.average_critics();
                 self.totals.agreed += 1;
             }
@@ -443,9 +443,9 @@ impl Peers {
             _ => None,
         };
         learning.into_iter().flat_map(move |learning| {
-            let (round, chunks) = (learning.consensus.round(), learning.consensus.chunks() as u16);
-            let parts = learning.published.chunks(VALUES_MAX).zip(0..chunks);
-            parts.map(move |(values, chunk)| (Parameters { origin, round, chunk, chunks }, values))
+            let (round, parts) = (learning.consensus.round(), learning.consensus.parts() as u16);
+            let numbered = learning.published.chunks(VALUES_MAX).zip(0..parts);
+            numbered.map(move |(values, part)| (Parameters { origin, round, part, parts }, values))
         })
     }
 
@@ -552,7 +552,7 @@ impl Peers {
                 DecisionRule::Learning(learning) => {
                     let PeerLearner { learner, consensus, .. } = &mut **learning;
                     // The learner gets the values once all parts have arrived.
-                    let all_values = consensus.take(head, values)?;
+                    let all_values = consensus.store(head, values)?;
                     all_values.map_or(Ok(()), |values| {
                         learner.receive_critic(values).map_err(|_| Refusal::Length)
                     })

@@ -283,14 +283,14 @@ fn critics_agree_once_per_round() {
         .collect();
     let (head, values) =
         rack[1].parameters().next().map(|(head, values)| (head, values.to_vec())).unwrap();
-    assert_eq!((head.round, head.chunks), (1, 1));
+    assert_eq!((head.round, head.parts), (1, 1));
     let receive = |peers: &mut Peers, head| peers.receive_parameters(&head, values.iter().copied());
     let peers = &mut rack[0];
     assert_eq!(receive(peers, head), Err(Refusal::Doubled));
     assert_eq!(receive(peers, Parameters { round: 0, ..head }), Err(Refusal::Old));
     assert_eq!(receive(peers, Parameters { round: 3, ..head }), Err(Refusal::Old));
-    assert_eq!(receive(peers, Parameters { chunk: 1, ..head }), Err(Refusal::Length));
-    assert_eq!(receive(peers, Parameters { chunks: 2, ..head }), Err(Refusal::Length));
+    assert_eq!(receive(peers, Parameters { part: 1, ..head }), Err(Refusal::Length));
+    assert_eq!(receive(peers, Parameters { parts: 2, ..head }), Err(Refusal::Length));
     let origin = Origin { born: 3, ..head.origin };
     assert_eq!(receive(peers, Parameters { origin, ..head }), Err(Refusal::Old));
     assert_eq!(peers.receive_parameters(&head, values[1..].iter().copied()), Err(Refusal::Length));
@@ -301,7 +301,7 @@ fn critics_agree_once_per_round() {
     }
 
     beat(&mut rack, 0);
-    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_chunks), (1, 0));
+    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_parts), (1, 0));
     // A small step of the learner lies between the published and the resulting values.
     for (place, value) in critic(&rack[0]).into_iter().enumerate() {
         let mean = critics.iter().map(|critic| critic[place]).sum::<f32>() / nodes as f32;
@@ -330,7 +330,7 @@ fn lost_parts_of_parameters_are_counted() {
         }
     }
     alone(&mut rack[0]);
-    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_chunks), (1, 2));
+    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_parts), (1, 2));
 }
 
 #[test]

@@ -349,7 +349,7 @@ where
         let linked = self.linked_ports(|port| port.side == Side::Clients);
         let delay = &mut self.link_up_delay;
         if linked & !delay.linked != 0 {
-            delay.until = now.saturating_add(self.node.timing().of_ms(LINK_UP_DELAY_MS));
+            delay.until = now.saturating_add(self.node.timing().ticks_of_ms(LINK_UP_DELAY_MS));
         }
         delay.linked = linked;
         // Without a link yet, the delay has not begun: the core learns of a link-up only at its next check.
@@ -496,7 +496,7 @@ where
         // While packets are held, the core needs every tick: other cores may make room for waiting tasks, and ticks
         // send the questions for MAC addresses.
         let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
-        let delay = if is_at_rest { self.node.timing().rest() } else { 0 };
+        let delay = if is_at_rest { self.node.timing().max_tick_delay() } else { 0 };
         self.out.progress(tick, tick.saturating_add(delay))
     }
 }

@@ -37,8 +37,8 @@
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 24 | u16 | chunk | index of this part, from 0 |
-//! | 26 | u16 | chunks | number of parts |
+//! | 24 | u16 | part | index of this part, from 0 |
+//! | 26 | u16 | parts | number of parts |
 //! | 28 | u16 | values | number of values that follow |
 //! | 30 | u16 | reserved | 0 on sending, ignored on receipt |
 //! | 32 | f32 | value | further values follow |
@@ -126,9 +126,9 @@ pub struct Parameters {
     /// Consensus round.
     pub round: u64,
     /// Index of the part.
-    pub chunk: u16,
+    pub part: u16,
     /// Number of parts.
-    pub chunks: u16,
+    pub parts: u16,
 }
 
 /// Path of a forwarded task, and destination of its reply.
@@ -247,18 +247,18 @@ impl Parameters {
             return Err(DropReason::TaskShort);
         }
         let (origin, round) = (Origin::parse(bytes)?, u64_at(bytes, REQUEST_LEN));
-        let (chunk, chunks) = (u16_at(bytes, 24), u16_at(bytes, 26));
+        let (part, parts) = (u16_at(bytes, 24), u16_at(bytes, 26));
         let len = VALUE_LEN * usize::from(u16_at(bytes, 28));
         let values = bytes[PARAMETERS_LEN..].get(..len).ok_or(DropReason::TaskShort)?;
         let values = values.chunks_exact(VALUE_LEN).map(|value| f32::from_bits(u32_at(value, 0)));
-        Ok((Self { origin, round, chunk, chunks }, values))
+        Ok((Self { origin, round, part, parts }, values))
     }
 
     /// Writes the header and `values`, at most [`VALUES_MAX`]. Returns the number of bytes.
     pub fn emit(&self, values: &[f32], bytes: &mut [u8]) -> usize {
         self.origin.emit_numbered(self.round, bytes);
-        put_u16(bytes, 24, self.chunk);
-        put_u16(bytes, 26, self.chunks);
+        put_u16(bytes, 24, self.part);
+        put_u16(bytes, 26, self.parts);
         put_u16(bytes, 28, values.len() as u16);
         put_u16(bytes, 30, 0);
         for (index, value) in values.iter().enumerate() {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn parameters_round_trip_with_their_count() {
-        let head = Parameters { origin: ORIGIN, round: 5, chunk: 1, chunks: 2 };
+        let head = Parameters { origin: ORIGIN, round: 5, part: 1, parts: 2 };
         let mut bytes = [0; PARAMETERS_LEN + 12];
         assert_eq!(head.emit(&[1.0, f32::INFINITY, -2.0], &mut bytes), bytes.len());
         let (read, values) = Parameters::parse(&bytes).unwrap();

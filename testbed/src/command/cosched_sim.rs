@@ -112,10 +112,10 @@ fn report(arguments: &Arguments) -> Result<String, Failure> {
 fn run_one(
     experiment: &Experiment,
     arguments: &Arguments,
-) -> Result<wedjat_cosched::cluster::Figures, Failure> {
+) -> Result<wedjat_cosched::cluster::RunResults, Failure> {
     let Some(folder) = &arguments.log else { return Ok(experiment.run(&mut |_| None)?) };
     let mut log_error = None;
-    let figures = experiment.run(&mut |workflow| {
+    let results = experiment.run(&mut |workflow| {
         let Experiment { cores, arm, seed, .. } = experiment;
         let name = format!("{cores}-{}-{seed}-{}.jsonl", arm.name(), workflow.name());
         let path = folder.join(name);
@@ -129,7 +129,7 @@ fn run_one(
     })?;
     match log_error {
         Some(log_error) => Err(log_error.into()),
-        None => Ok(figures),
+        None => Ok(results),
     }
 }
 

@@ -416,9 +416,9 @@ fn learners_hear_each_other_and_agree() {
                 assert!((probabilities.iter().sum::<f32>() - 1.0).abs() < 1e-4);
             }
             assert!(peers.value_loss().unwrap() > 0.0);
-            let Totals { heard, lost_chunks, .. } = *peers.totals();
+            let Totals { heard, lost_parts, .. } = *peers.totals();
             // About 2000 heartbeats of each of two peers.
-            assert!(heard > 3000 && lost_chunks == 0, "{heard}, {lost_chunks}");
+            assert!(heard > 3000 && lost_parts == 0, "{heard}, {lost_parts}");
             assert_eq!(segment.count(node, Counter::Heartbeats), heard);
         }
         assert_ne!(segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0, first);
@@ -453,15 +453,15 @@ fn invalid_peer_message_is_counted_and_ignored() {
             change(&mut other);
             heartbeat(other, 1, 50.0)
         };
-        // A chunk of the learners' parameters, with these values. 64 bytes are enough for its head.
+        // A part of the learners' parameters, with these values. 64 bytes are enough for its head.
         let parameters = |head: Parameters, values: &[f32]| {
             let mut bytes = vec![0; 64 + 4 * values.len()];
             let len = head.emit(values, &mut bytes);
             bytes.truncate(len);
             bytes
         };
-        // Three values are too few for a chunk of this network, and 16 are the right number.
-        let head = Parameters { origin, round: 1, chunk: 0, chunks: 1 };
+        // Three values are too few for a part of this network, and 16 are the right number.
+        let head = Parameters { origin, round: 1, part: 0, parts: 1 };
         // A forwarded task without payload.
         let passed = |via: ForwardingTrailer| {
             let mut bytes = [0; VIA_LEN];

@@ -46,7 +46,7 @@ pub struct ClientHops {
 impl ClientHops {
     /// Creates the table for this number of ports.
     pub fn new(ports: usize) -> Self {
-        let resolver = ArpResolver::new(Timing::ASK_MS);
+        let resolver = ArpResolver::new(Timing::QUESTION_INTERVAL_MS);
         Self { neighbours: Neighbours::heap(ports, 0), resolver }
     }
 
@@ -138,7 +138,7 @@ impl Completions {
     /// Creates empty batches.
     pub fn new(timing: Timing) -> Self {
         let batches = std::array::from_fn(|_| Batch::default());
-        Self { batches, due: u64::MAX, delay: timing.to_ticks(DELAY_NS) }
+        Self { batches, due: u64::MAX, delay: timing.ticks_of_ns(DELAY_NS) }
     }
 
     /// Returns the earliest time of a report in ticks; `u64::MAX` without completions.

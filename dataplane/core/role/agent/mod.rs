@@ -794,7 +794,7 @@ where
     /// membership.
     #[cold]
     fn tick(&mut self, now: u64) {
-        self.next_tick = now + self.timing.tick();
+        self.next_tick = now + self.timing.tick_interval();
         self.apply_commands();
         self.responder.out.tap.tick(now);
         while let Some(Death { channel, claim }) = self.deaths.pop() {
@@ -1011,9 +1011,9 @@ where
         let beat = self
             .peers
             .as_ref()
-            .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
+            .map_or(u64::MAX, |peers| self.timing.ticks_of_ns(peers.next_beat_ns()));
         let punctual = beat.min(self.responder.completions.due());
-        let latest = self.next_tick.saturating_add(self.timing.rest()).min(punctual);
+        let latest = self.next_tick.saturating_add(self.timing.max_tick_delay()).min(punctual);
         let progress = self.responder.out.progress(self.next_tick.min(punctual), latest);
         Progress { awaits_workers: self.held() > 0, ..progress }
     }

@@ -50,7 +50,7 @@ pub struct PeerGroup {
     /// Tasks of the pool that workers completed in this poll.
     done: u32,
     /// Index of the next part of the critic's parameters to send; `usize::MAX` if there is none.
-    chunk: usize,
+    next_part: usize,
     /// View of the nodes, published for other processes.
     view: Option<Nodes>,
 }
@@ -73,7 +73,7 @@ impl PeerGroup {
             waiting: 0,
             slots: settings.slots,
             done: 0,
-            chunk: usize::MAX,
+            next_part: usize::MAX,
             view: None,
         }
     }
@@ -302,7 +302,7 @@ where
         }
         if now_ns >= group.peers.next_beat_ns() {
             let beat = group.peers.beat(now_ns);
-            group.chunk = 0;
+            group.next_part = 0;
             // A node without workers sends no heartbeat, so that its peers forward no tasks to it.
             if group.slots > 0 {
                 self.send_to_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |body| {
@@ -310,7 +310,7 @@ where
                 });
             }
         }
-        if group.chunk != usize::MAX {
+        if group.next_part != usize::MAX {
             self.send_parameters(&mut group);
         }
         self.peers = Some(group);
@@ -319,9 +319,9 @@ where
     /// Sends the next part of the critic's parameters, if any, to all peers. One part per poll limits the packets.
     #[cold]
     fn send_parameters(&mut self, group: &mut PeerGroup) {
-        let mut parts = group.peers.parameters().skip(group.chunk);
+        let mut parts = group.peers.parameters().skip(group.next_part);
         let Some((head, values)) = parts.next() else {
-            group.chunk = usize::MAX;
+            group.next_part = usize::MAX;
             return;
         };
         let len = peer::PARAMETERS_LEN + size_of_val(values);
@@ -329,7 +329,7 @@ where
             _ = head.emit(values, body)
         });
         drop(parts);
-        group.chunk += 1;
+        group.next_part += 1;
     }
 
     /// Requests a waiting task from a peer.
@@ -422,7 +422,7 @@ where
         let counters = &self.responder.out.counters;
         counters.set(Gauge::PeersLive, group.peers.live().len() as u64);
         let load_ns = f64::from(group.peers.load()) * 1e3;
-        counters.set(Gauge::PeerLoadTicks, self.timing.to_ticks(load_ns as u64));
+        counters.set(Gauge::PeerLoadTicks, self.timing.ticks_of_ns(load_ns as u64));
         group.publish_view();
         self.peers = Some(group);
     }

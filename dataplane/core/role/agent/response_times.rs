@@ -43,7 +43,7 @@ impl ResponseTimes {
         if request != self.last_request.0 {
             self.last_request = (request, now);
             self.is_observed = true;
-        } else if self.is_observed && silence > self.timing.of_ms(ACTIVE_MS) {
+        } else if self.is_observed && silence > self.timing.ticks_of_ms(ACTIVE_MS) {
             self.is_observed = false;
         }
         if self.is_observed {
