@@ -338,7 +338,7 @@ impl Rig {
     }
 
     /// Checks that the ledger balances and every buffer except those of held tasks is back.
-    fn balanced(&mut self) {
+    fn assert_balanced(&mut self) {
         self.after(200);
         while self.wire.receive().is_some() {}
         assert!(self.agent.counters().balances());
@@ -382,7 +382,7 @@ fn worker_serves_task_and_client_gets_reply() {
         assert_eq!(Extension::parse(payload), extension);
         assert_eq!(&payload[header.len()..], b"a much longer answer");
         drop(packet);
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -417,7 +417,7 @@ fn watched_agent_publishes_times_and_queues() {
     let before = watch.times();
     do_one(&mut rig, &mut worker_end, 9);
     assert_eq!(watch.times(), before, "a second after the last request nothing is recorded");
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: control.5
@@ -443,7 +443,7 @@ fn times_in_the_queue_are_recorded() {
     assert!(work(&mut worker_end));
     rig.after(1);
     assert_eq!(times(&rig).count, 1);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 /// Delivers a task, which its worker completes 100 ticks later. The agent collects the answer after one more tick.
@@ -477,7 +477,7 @@ fn named_worker_task_is_answered_in_its_name() {
         assert_eq!(headers.iter().map(|header| header.qlen).collect::<Vec<_>>(), [1, 0]);
         assert!(headers.iter().all(|header| header.src == 10));
         assert_eq!(headers[1].code, Code::TaskDoneIdle);
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -517,7 +517,7 @@ fn queue_keeps_order_and_bound() {
         }
         assert_eq!(order.iter().filter(|&&seq| seq >= 2).collect::<Vec<_>>(), [&2, &3, &4]);
         assert_eq!(order.len(), 5);
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -540,7 +540,7 @@ fn central_queue_measures_handover_every_poll() {
     let bounded = rig.agent.dispatchers().next().and_then(Dispatcher::bounded).unwrap();
     assert!((bounded.round_trip_ns() - 2000.0).abs() < 1.0, "{}", bounded.round_trip_ns());
     assert_eq!(bounded.bound(), 1);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: agent.1
@@ -561,7 +561,7 @@ fn every_host_policy_serves_its_tasks() {
             answered += rig.replies().len();
         }
         assert_eq!(answered, 60, "{}", entry.name);
-        rig.balanced();
+        rig.assert_balanced();
         tried += 1;
     }
     assert!(tried > 10);
@@ -619,7 +619,7 @@ fn every_refusal_has_its_counter() {
         assert_eq!(rig.dropped(reason), before + 1, "{reason:?}");
     }
     assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: input.1
@@ -686,7 +686,7 @@ fn every_refusal_over_ipv6_has_its_counter() {
         assert_eq!(rig.dropped(reason), before + 1, "case {at}: {reason:?}");
     }
     assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: input.1
@@ -709,7 +709,7 @@ fn task_for_foreign_worker_is_refused() {
     let mut answered: Vec<_> = rig.replies().iter().map(|(reply, _)| reply.src).collect();
     answered.sort_unstable();
     assert_eq!(answered, [10, 20]);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: trust.1
@@ -733,7 +733,7 @@ fn agent_answers_arp_for_its_address_only() {
         rig.send(&family.announcement(CLIENT, LEAF_MAC));
         assert_eq!(rig.agent.counters().read(Counter::Consumed), before + 1, "{family:?}");
         assert_eq!(rig.dropped(other), 1);
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -761,7 +761,7 @@ fn unresponsive_worker_is_excluded_and_accounted() {
     rig.task(NO_MEMBER, 8, &[]);
     rig.task(NO_MEMBER, 9, &[]);
     assert!(work(&mut back) && work(&mut other));
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 #[test]
@@ -800,7 +800,7 @@ fn dead_worker_loses_only_its_tasks() {
             rig.task(NO_MEMBER, 9, &[]);
             assert!(work(&mut back) && work(&mut other));
         }
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -830,7 +830,7 @@ fn replaced_workers_are_counted_by_cause() {
     }
     rig.task(NO_MEMBER, 99, &[]);
     assert!(work(&mut worker_end), "the last worker gets the task");
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: agent.2
@@ -852,7 +852,7 @@ fn forging_worker_is_excluded() {
     assert_eq!(rig.attach_stats().at_fault, 1);
     assert_eq!(rig.dropped(DropReason::WorkerLost), 2);
     assert_eq!(rig.replies().len(), 4);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 #[test]
@@ -873,7 +873,7 @@ fn invalid_and_missing_answers_are_counted() {
     assert_eq!(rig.dropped(DropReason::Unanswered), 1);
     assert_eq!(rig.dropped(DropReason::BadReply), 1);
     assert_eq!(rig.replies().len(), 2);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 // promise: agent.1
@@ -890,7 +890,7 @@ fn full_ring_refuses_tasks_without_a_queue() {
     assert_eq!(rig.replies().len(), 8);
     rig.task(NO_MEMBER, 10, &[]);
     assert!(work(&mut worker_end));
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 /// Returns the registrations and keep-alives from the wire: code, worker and number of tasks. Checks that they go to
@@ -978,7 +978,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
         rig.send(&family.announcement(LEAF, OTHER_MAC));
         rig.after(HZ / 5);
         assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -1018,7 +1018,7 @@ fn attached_workers_are_registered_and_kept_alive() {
         let _first = rig.attach_worker(0);
         (0..50).for_each(|_| rig.after(HZ / 1000));
         assert!(registrations(&mut rig).contains(&(Code::WorkerId, 10, 0)));
-        rig.balanced();
+        rig.assert_balanced();
     }
 }
 
@@ -1151,6 +1151,6 @@ proptest! {
             prop_assert!(now.decreased_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
             before = now;
         }
-        rig.balanced();
+        rig.assert_balanced();
     }
 }

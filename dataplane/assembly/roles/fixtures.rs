@@ -10,6 +10,8 @@ use wedjat_core::wire::udp::Flow;
 pub const HZ: u64 = 1_000_000;
 /// Ticks of silence after which a worker is excluded.
 pub const TIMEOUT: u64 = 50_000;
+/// Service time that [`work`] gives for each task, in nanoseconds.
+pub const SERVICE_NS: u32 = 1500;
 
 /// Returns the header extension of the task with this number. Application, service time and class are arbitrary; the
 /// long sequence number ends with the short one of the header.
@@ -37,7 +39,6 @@ pub fn work(worker_end: &mut WorkerEnd) -> bool {
         reply[..request.len()].copy_from_slice(request);
         request.len()
     };
-    // 1500 ns is the service time.
-    worker_end.answer(task, echo, || 1500).unwrap();
+    worker_end.answer(task, echo, || u64::from(SERVICE_NS)).unwrap();
     true
 }

@@ -213,7 +213,7 @@ impl Segment {
     }
 
     /// Checks that all ledgers balance, and every buffer except those of tasks is back.
-    fn balanced(&mut self) {
+    fn assert_balanced(&mut self) {
         self.pass(200);
         let mut held = 0;
         for node in &self.nodes {
@@ -253,7 +253,7 @@ fn forwarded_tasks_are_answered_for_the_first_node() {
         assert_eq!(answered, (0..8).map(|seq| (0, seq)).collect::<Vec<_>>());
         assert!(segment.answers.iter().all(|(_, head)| head.code.is_reply() && head.dst == 77));
         segment.lossless();
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -288,7 +288,7 @@ fn idle_node_steals_the_first_waiting_task() {
         let given: u64 = (0..2).map(|node| segment.count(node, Counter::TasksGiven)).sum();
         assert!(failed > 0 && requests == failed + given, "{requests} = {failed} + {given}");
         segment.lossless();
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -320,7 +320,7 @@ fn twice_forwarded_task_keeps_its_first_node() {
         assert_eq!(segment.answers.len(), 5);
         assert!(segment.answers.iter().all(|(from, _)| *from == 0), "{:?}", segment.answers);
         segment.lossless();
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -344,7 +344,7 @@ fn dead_node_loses_only_its_tasks() {
         segment.pass(20 * BEAT);
         assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1, 2]);
         segment.lossless();
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -365,7 +365,7 @@ fn node_without_workers_is_not_announced() {
         segment.attach_workers(1);
         segment.pass(20 * BEAT);
         assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1]);
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -384,7 +384,7 @@ fn full_queue_drop_counts_as_failed_task() {
         assert_eq!(segment.totals(0).failed_tasks, 2);
         segment.finish();
         assert_eq!(segment.answers.len(), 4);
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -425,7 +425,7 @@ fn learners_hear_each_other_and_agree() {
         segment.finish();
         assert_eq!(segment.answers.len(), usize::from(seq));
         segment.lossless();
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -516,7 +516,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
         segment.send(0, (mac(1), CLIENT, 1234), &header, &heartbeat(future, 6, 1.0));
         // Three heartbeats, a request and four tasks above, and the last two heartbeats.
         assert_eq!(segment.dropped(0, PeerStranger), 3 + 1 + 4 + 2);
-        segment.balanced();
+        segment.assert_balanced();
     }
 }
 
@@ -528,7 +528,7 @@ fn agent_without_peers_refuses_peer_messages() {
         rig.send(&frame(&Header::of_peers(code, POOL, (1, 0), 0), &[0; 64]));
     }
     assert_eq!(rig.dropped(DropReason::TaskRole), 4);
-    rig.balanced();
+    rig.assert_balanced();
 }
 
 proptest! {

@@ -97,12 +97,12 @@ impl Threads {
     }
 
     /// Checks that packets of agent and threads are accounted for, and every buffer except held ones is back.
-    fn balanced(&mut self) {
+    fn assert_balanced(&mut self) {
         for wire in &mut self.wires {
             while wire.receive().is_some() {}
         }
         self.add_up();
-        self.rig.balanced();
+        self.rig.assert_balanced();
     }
 }
 
@@ -172,8 +172,8 @@ fn sends_the_same(family: Family, key: Option<Key>) {
     assert!(codes.into_iter().all(|code| !code.is_reply()), "no reply does");
     assert!(handed.count(Counter::Replies) > 30);
     assert_eq!(handed.count(Counter::Replies), copied.agent.counters().read(Counter::Replies));
-    copied.balanced();
-    handed.balanced();
+    copied.assert_balanced();
+    handed.assert_balanced();
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn task_has_ids_and_reply_has_service_time() {
     let extension = Extension::parse(payload);
     assert!(extension.service_ns >= 2_000_000 && extension.class == 4, "{extension:?}");
     assert_eq!(&payload[header.len()..], b"answer");
-    threads.balanced();
+    threads.assert_balanced();
 }
 
 // promise: agent.1
@@ -212,7 +212,7 @@ fn queue_lengths_are_exact_at_the_answer() {
     while threads.work(0) {}
     let lengths: Vec<_> = threads.headers(0).iter().map(|header| header.qlen).collect();
     assert_eq!(lengths, [2, 2, 1, 0]);
-    threads.balanced();
+    threads.assert_balanced();
 
     // All tasks name worker 10. Worker 11 helps, and the rest waits in the central queue. A reply reports the
     // unfinished tasks that name worker 10, of both workers.
@@ -229,7 +229,7 @@ fn queue_lengths_are_exact_at_the_answer() {
         last.map(|header| (header.qlen, header.code)),
         [(1, Code::TaskDone), (0, Code::TaskDoneIdle)]
     );
-    threads.balanced();
+    threads.assert_balanced();
 }
 
 // promise: agent.2
@@ -256,13 +256,13 @@ fn panicked_thread_loses_only_its_tasks() {
     threads.rig.task(10, 8, &[]);
     threads.rig.task(11, 9, &[]);
     assert!(threads.work(1) && threads.work(1), "the other goes on");
-    threads.balanced();
+    threads.assert_balanced();
     threads.workers.clear();
     threads.rig.after(100);
     assert_eq!(threads.rig.attach_stats().left, 1);
     threads.rig.task(NO_MEMBER, 10, &[]);
     assert_eq!(threads.dropped(DropReason::NoMember), 1);
-    threads.balanced();
+    threads.assert_balanced();
 }
 
 // promise: agent.2
@@ -280,12 +280,12 @@ fn silent_thread_gets_no_new_tasks() {
     }
     assert_eq!((threads.rig.attach_stats().silent, threads.headers(1).len()), (1, 4));
     assert_eq!((threads.dropped(DropReason::WorkerLost), threads.rig.agent.held()), (0, 2));
-    threads.balanced();
+    threads.assert_balanced();
     assert!(threads.work(0) && threads.work(0), "its tasks are still its own");
     threads.rig.after(100);
     (6..10).for_each(|seq| threads.rig.task(NO_MEMBER, seq, &[]));
     assert!(threads.work(0), "it is back");
-    threads.balanced();
+    threads.assert_balanced();
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn oversized_and_missing_answers_are_counted() {
     assert_eq!(threads.dropped(DropReason::Unanswered), 1);
     assert_eq!(threads.dropped(DropReason::BadReply), 1);
     assert_eq!(threads.headers(0).len(), 1);
-    threads.balanced();
+    threads.assert_balanced();
 }
 
 /// Real threads that sleep now and then: every task is answered once. Replies of a worker that are read together are in
@@ -368,7 +368,7 @@ fn threads_answer_every_task_beside_their_agent() {
     threads.rig.after(200);
     assert_eq!(threads.rig.attach_stats().left, 2);
     assert_eq!(threads.count(Counter::Replies), u64::from(tasks));
-    threads.balanced();
+    threads.assert_balanced();
 }
 
 proptest! {
@@ -400,6 +400,6 @@ proptest! {
                 _ => threads.rig.after(u64::from(value)),
             }
         }
-        threads.balanced();
+        threads.assert_balanced();
     }
 }
