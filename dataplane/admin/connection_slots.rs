@@ -244,7 +244,8 @@ mod tests {
     fn silent_source_loses_its_oldest_connection() {
         const MAX_BEFORE_REQUEST: u8 = 2;
         let slots = ConnectionSlots::new(8, MAX_BEFORE_REQUEST.into());
-        let mut silent: Vec<_> = (0..=MAX_BEFORE_REQUEST).map(|_| slots.admit(host(1)).unwrap()).collect();
+        let mut silent: Vec<_> =
+            (0..=MAX_BEFORE_REQUEST).map(|_| slots.admit(host(1)).unwrap()).collect();
         let over: Vec<_> = silent.iter_mut().map(is_over).collect();
         assert_eq!(over, [true, false, false]);
         let mut other_source = slots.admit(host(2)).unwrap();
@@ -264,7 +265,10 @@ mod tests {
             idle.push(slots.admit(host(1)).unwrap());
         }
         assert!(!is_over(&mut operator));
-        assert_eq!(idle.iter_mut().filter_map(|one| (!is_over(one)).then_some(())).count(), SLOTS - 1);
+        assert_eq!(
+            idle.iter_mut().filter_map(|one| (!is_over(one)).then_some(())).count(),
+            SLOTS - 1
+        );
         assert!(slots.admit(host(2)).is_some());
     }
 
@@ -278,7 +282,10 @@ mod tests {
         assert!(busy.iter_mut().all(|one| !is_over(one)));
         drop(calls);
         assert!(slots.admit(host(2)).is_some());
-        assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the connection without an event for longest ends");
+        assert!(
+            is_over(&mut busy[0]) && !is_over(&mut busy[1]),
+            "the connection without an event for longest ends"
+        );
     }
 
     // promise: control.1

@@ -212,7 +212,9 @@ fn huge_times_last_forever() {
         assert_eq!(guard.observe(now_ns, &good, Share::NONE).percent(), 10, "only one increase");
     }
     // The cool-down does not end, and a miss in it does not overflow.
-    for (now_ns, observation) in [(u64::MAX / 2, &missed), (u64::MAX - 2, &missed), (u64::MAX - 1, &good)] {
+    for (now_ns, observation) in
+        [(u64::MAX / 2, &missed), (u64::MAX - 2, &missed), (u64::MAX - 1, &good)]
+    {
         assert_eq!(guard.observe(now_ns, observation, Share::NONE), Share::NONE);
     }
 }

@@ -1,8 +1,9 @@
-//! Ports: devices that send and receive bursts of buffers and do not read their contents.
+//! Ports, which receive and send bursts of packet buffers, and the buffers.
 //!
 //! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] connects two ports in memory,
-//! and [`link`] two ports of one core. [`vdev`] parses device names with arguments. Ports on real devices are in
-//! `wedjat-dpdk`, captures in `wedjat-admin`.
+//! and [`link`] two ports of one core. [`vdev`] parses device names with arguments. [`memif_control`] checks the
+//! messages by which two processes set up a memif device. A [`Token`] is a packet as a word, which a ring carries to
+//! another thread. Ports on real devices are in `wedjat-dpdk`, captures in `wedjat-admin`.
 
 use arrayvec::ArrayVec;
 
@@ -33,7 +34,7 @@ pub trait Buf: Sized {
         false
     }
 
-    /// Moves a segmented packet into its first segment. Returns false, without a change, if it does not fit.
+    /// Copies all segments of a packet into the first one. Returns false, without a change, if they do not fit.
     fn linearise(&mut self) -> bool {
         false
     }
@@ -48,7 +49,7 @@ pub trait Buf: Sized {
         self.checksums_verified()
     }
 
-    /// Returns the receive time by the clock of the device or kernel, if this field holds one.
+    /// Returns the receive time by the clock of the device or kernel, if the buffer has one at this position.
     #[inline]
     fn stamp(&self, _field: StampField) -> Option<u64> {
         None
@@ -58,8 +59,8 @@ pub trait Buf: Sized {
     #[inline]
     fn prefetch(&self) {}
 
-    /// Prefetches a buffer that has left the caches: its description and the packet's usual first cache line. Reads
-    /// neither.
+    /// Prefetches a buffer that has left the caches: its metadata, and the cache line at which packets usually begin. Does
+    /// not read the metadata, which would stall, to find the packet's true start.
     #[inline]
     fn prefetch_all(&self) {}
 }
@@ -73,7 +74,7 @@ pub struct StampField {
     pub flag: u64,
 }
 
-/// Borrowed memory; nothing is freed.
+/// Borrowed memory. A drop frees nothing.
 impl Buf for &mut [u8] {
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -86,7 +87,7 @@ impl Buf for &mut [u8] {
     }
 
     fn resize(&mut self, len: usize) -> bool {
-        let fits = len <= self.len();
+        let fits = len <= self.len(); // the rest is lost, so a packet cannot grow again
         if fits {
             *self = &mut std::mem::take(self)[..len];
         }

@@ -42,7 +42,10 @@ impl Consensus {
     /// # Panics
     /// If the parameters need more than [`PARTS_MAX`] parts. Those of the largest rack need 9.
     pub fn new(nodes: usize, parameters: usize) -> Self {
-        assert!(parameters <= PARTS_MAX * VALUES_MAX, "{parameters} parameters have too many parts");
+        assert!(
+            parameters <= PARTS_MAX * VALUES_MAX,
+            "{parameters} parameters have too many parts"
+        );
         let node = || ReceivedParts { round: 0, received: 0, values: vec![0.0; parameters].into() };
         let nodes = (0..nodes).map(|_| node()).collect();
         Self { nodes, round: 0, is_over: true, parameters }

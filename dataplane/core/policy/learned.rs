@@ -6,7 +6,9 @@
 //! A *benchmark task* is a copy of a recent task that the caller sends to a member only to measure its speed.
 
 use super::learner::{Learner, Window};
-use super::{AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, QueueAccess, Rng, Task};
+use super::{
+    AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, QueueAccess, Rng, Task,
+};
 use crate::state::{Member, Report, View};
 
 /// The paper's constant c1, a factor of the window's length.

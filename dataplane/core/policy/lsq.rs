@@ -17,8 +17,8 @@ use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Front, Rank, RankedMember, Ranking};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, QueueAccess, ProbedMembers,
-    Rng, Task,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbedMembers,
+    QueueAccess, Rng, Task,
 };
 use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
 

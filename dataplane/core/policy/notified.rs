@@ -9,8 +9,8 @@ use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
 use super::{
-    AnyPolicy, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy, QueueAccess, Reports,
-    Rng, SelectionBasis, Task,
+    AnyPolicy, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy, QueueAccess,
+    Reports, Rng, SelectionBasis, Task,
 };
 use crate::state::{Member, Parts, PublishedState, Report, View};
 

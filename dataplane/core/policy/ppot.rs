@@ -3,7 +3,7 @@
 
 use super::sample::select;
 use super::structure::{Alias, Losses};
-use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, QueueAccess, ProbedMembers, Rng, Task};
+use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, ProbedMembers, QueueAccess, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
 

@@ -16,8 +16,8 @@ use super::beliefs::next_shared_idle;
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
 use super::structure::{Front, LossWatch, Losses, Rank, RankedMember, Ranking};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, QueueAccess, ProbedMembers,
-    Rng, Task, one_by_one,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbedMembers,
+    QueueAccess, Rng, Task, one_by_one,
 };
 use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
 

@@ -328,7 +328,8 @@ impl PolicySpec {
     /// Returns true if it has no access to queues except by its own sends and by reports whose time the members choose.
     #[must_use]
     pub fn uses_member_reports(&self) -> bool {
-        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.queue_access() == QueueAccess::ReportsOnly
+        !matches!(self.notify(), Notify::Reply | Notify::Never)
+            && self.queue_access() == QueueAccess::ReportsOnly
     }
 
     /// Returns true if its probes can be messages between a leaf and its workers: it probes a few members for each task,

@@ -191,7 +191,12 @@ fn policies_see_queues_only_when_declared() {
     for entry in CATALOGUE {
         let access = PolicySpec::from_str(entry.name).unwrap().queue_access();
         let with_queues = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
-        assert_eq!(choices(entry, 16, None, None) != with_queues, access != QueueAccess::ReportsOnly, "{}", entry.name);
+        assert_eq!(
+            choices(entry, 16, None, None) != with_queues,
+            access != QueueAccess::ReportsOnly,
+            "{}",
+            entry.name
+        );
     }
 }
 
@@ -425,7 +430,10 @@ fn names_parse_and_errors_say_what_is_allowed() {
     assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
     assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
     assert_eq!(spec("jbt-d(T=500)").parameter("t"), Some(500.0));
-    assert_eq!((spec("jsq").queue_access(), spec("jsq(2)").queue_access()), (QueueAccess::Direct, QueueAccess::Probes));
+    assert_eq!(
+        (spec("jsq").queue_access(), spec("jsq(2)").queue_access()),
+        (QueueAccess::Direct, QueueAccess::Probes)
+    );
     assert_eq!((spec("jbsq(3)").bound(), spec("cfcfs").bound()), (Some(3), None));
     for fraction in ["jbsq(k=2.7)", "jbt(r=1.5)", "jsq(1.5)", "lsq-sample(d=1.5)", "jbt-d(d=2.5)"] {
         assert!(error(fraction).contains("whole numbers"), "{}", error(fraction));

@@ -1,4 +1,7 @@
 //! UDP over IPv4 or IPv6 over Ethernet: the two kinds of frames that carry tasks.
+//!
+//! Three stages of a checksum occur. The sum of the pseudo header (both addresses, the protocol, the length) is its
+//! start. The sum over the datagram follows. Its complement is the checksum in the packet.
 
 use super::checksum::{ChecksumDelta, FoldedDelta, PartialChecksum};
 use super::ether::{self, Mac};
@@ -13,10 +16,12 @@ pub const PAYLOAD: usize = ether::LEN + ipv4::LEN + LEN;
 pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 
 /// Number of bytes to which the leaf's kernel filter cuts a frame that holds several datagrams (segmentation
-/// offload): the headers of Ethernet and IPv4.
+/// offload): the length of the Ethernet and IPv4 headers.
 pub const OFFLOADED_LEN: usize = ether::LEN + ipv4::LEN;
-/// Number of bytes of the longest frame without jumbo frames.
+/// Number of bytes of the longest frame without jumbo frames: an Ethernet header and a packet of 1500 bytes.
 const FRAME_MAX: usize = ether::LEN + 1500;
+/// Checksum in place of 0, which means that there is none. Both have the same value in one's complement arithmetic.
+const CHECKSUM_FOR_ZERO: u16 = 0xFFFF;
 
 /// Addresses of a checked datagram (IPv4 by default) and its place in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ impl<A> Datagram<A> {
     }
 }
 
-/// Checks an IPv4 frame down to the UDP payload. The caller has checked the EtherType. `verified`: the device
+/// Checks an IPv4 frame down to the UDP payload. The caller has checked the EtherType. `verified` is true if the device
 /// has already checked the checksums.
 ///
 /// # Errors
@@ -66,7 +71,7 @@ pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     }
 }
 
-/// Same as [`parse_any`], for a header without options: all offsets are known, no bound is checked twice.
+/// Same as [`parse_any`] for a header without options, but faster: the compiler knows all offsets.
 #[inline]
 fn parse_without_options(
     frame: &[u8],
@@ -111,13 +116,15 @@ fn parse_without_options(
     })
 }
 
-/// Returns the drop reason of a frame with a faulty IP header. It is [`DropReason::SegmentationOffload`] if the
-/// leaf's kernel filter or a buffer has cut the frame, and its packet is longer than the frame. Otherwise it is
-/// `reason`.
+/// Returns the drop reason of a frame with a faulty IP header: [`DropReason::SegmentationOffload`] for a cut frame, and
+/// `reason` for others.
+///
+/// A cut frame is shorter than its IP header says. In addition, it has the length to which the leaf's kernel filter cuts,
+/// or it is longer than a usual frame because it fills a whole buffer.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
-    let is_cut = frame.len() == OFFLOADED_LEN || frame.len() > FRAME_MAX;
-    if !is_cut {
+    let may_be_cut = frame.len() == OFFLOADED_LEN || frame.len() > FRAME_MAX;
+    if !may_be_cut {
         return reason;
     }
     let packet = &frame[ether::LEN..];
@@ -141,7 +148,7 @@ pub fn ip_header_is_valid(frame: &[u8]) -> bool {
     }
 }
 
-/// Returns the sum of the pseudo header (RFC 768): both addresses, the protocol, the length.
+/// Returns the sum of the pseudo header (RFC 768) of a datagram behind this IPv4 header.
 #[inline]
 fn pseudo_header(ip_header: &[u8], udp_len: u16) -> PartialChecksum {
     PartialChecksum::default()
@@ -252,9 +259,9 @@ pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReas
     })
 }
 
-/// Completes the checksum of a frame's datagram if it holds only the sum of the pseudo header. The kernel
-/// leaves this sum if a device must do the rest. Returns true if so: IPv4 and UDP checksums are then right.
-/// Any other frame stays unchanged.
+/// Completes the checksum of a frame's datagram if the checksum field has only the sum of the pseudo header. The kernel
+/// writes this sum if a device must do the rest. Returns true if so: IPv4 and UDP checksums are then right. Any other
+/// frame stays unchanged.
 #[must_use]
 pub fn finish_checksum(frame: &mut [u8]) -> bool {
     if frame.len() < PAYLOAD {
@@ -270,7 +277,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     let (at, end) = (usize::from(at), usize::from(end));
     let header = &frame[ether::LEN..at];
     let pseudo = pseudo_header(header, (end - at) as u16);
-    // The kernel leaves the sum itself, and `checksum` returns its complement.
+    // The kernel writes the sum itself, and `checksum` returns its complement.
     let (checksum_field, partial) = (u16_at(frame, at + 6), !pseudo.checksum());
     if checksum_field == 0
         || checksum_field != partial
@@ -279,8 +286,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
         return false;
     }
     put_u16(frame, at + 6, 0);
-    let checksum = pseudo.bytes(&frame[at..end]).checksum();
-    put_u16(frame, at + 6, if checksum == 0 { 0xFFFF } else { checksum });
+    put_checksum(&mut frame[at..end], pseudo);
     true
 }
 
@@ -291,7 +297,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
 pub fn checksum_is_valid_v6(frame: &[u8], udp_len: usize) -> bool {
     const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
     let sum = PartialChecksum::default().number(u16::from(ipv6::UDP)).number(udp_len as u16);
-    // Both addresses, and the part of the datagram that is always there.
+    // The addresses at the end of the IPv6 header, and the UDP header, whose length the compiler knows.
     let sum = sum.bytes(&frame[ether::LEN + 8..UDP_OFFSET + 8]);
     sum.range(frame, UDP_OFFSET + 8, UDP_OFFSET + udp_len).is_valid()
 }
@@ -318,10 +324,10 @@ pub fn renew_checksum_v6(frame: &mut [u8]) {
     put_checksum(&mut frame[at..end], pseudo);
 }
 
-/// Writes the checksum of a whole segment with a checksum field of 0.
+/// Writes the checksum of a whole datagram, whose checksum field is 0. `pseudo` is the sum of its pseudo header.
 fn put_checksum(segment: &mut [u8], pseudo: PartialChecksum) {
     let checksum = pseudo.bytes(segment).checksum();
-    put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
+    put_u16(segment, 6, if checksum == 0 { CHECKSUM_FOR_ZERO } else { checksum });
 }
 
 /// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram with its UDP header at `at`.
@@ -332,7 +338,7 @@ pub fn swap_endpoints(frame: &mut [u8], at: usize) {
         ether::IPV6 => ipv6::swap_addresses(&mut frame[ether::LEN..]),
         _ => ipv4::swap_addresses(&mut frame[ether::LEN..]),
     }
-    // An exchange of words does not change a sum, so the checksum stays.
+    // An exchange of addresses or ports does not change a sum, so the UDP checksum stays.
     let (src, dst) = (u16_at(frame, at), u16_at(frame, at + 2));
     put_u16(frame, at, dst);
     put_u16(frame, at + 2, src);
@@ -423,7 +429,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A frame over IPv4 with this payload.
+    /// Returns a frame over IPv4 with this payload.
     fn frame(payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD + payload.len()];
         frame[PAYLOAD..].copy_from_slice(payload);
@@ -490,7 +496,7 @@ mod tests {
         assert_eq!(
             parse(&v4[..OFFLOADED_LEN + 8], false),
             Err(DropReason::Ipv4Header),
-            "not our cut"
+            "the filter cuts elsewhere"
         );
         // Without the filter the device's buffer cuts the packet, here after 1966 bytes.
         let long = frame(&[7; 4000]);
@@ -536,9 +542,9 @@ mod tests {
             let mut frame = frame(&payload);
             let at = ether::LEN + at.index(frame.len() - ether::LEN);
             frame[at] ^= 1 << bit;
-            // Only the checksum field itself may be flipped into "no checksum".
-            let zeroed = at >= ether::LEN + ipv4::LEN + 6 && u16_at(&frame, ether::LEN + ipv4::LEN + 6) == 0;
-            prop_assert!(zeroed || parse(&frame, false).is_err());
+            // The flipped bit may be the only one of the checksum field. The field then says that there is no checksum.
+            let has_no_checksum = at >= ether::LEN + ipv4::LEN + 6 && u16_at(&frame, ether::LEN + ipv4::LEN + 6) == 0;
+            prop_assert!(has_no_checksum || parse(&frame, false).is_err());
         }
 
         // promise: packets.1
@@ -568,7 +574,7 @@ mod tests {
         }
     }
 
-    /// A frame over IPv6 with this payload.
+    /// Returns a frame over IPv6 with this payload.
     fn frame_v6(payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD_V6 + payload.len()];
         frame[PAYLOAD_V6..].copy_from_slice(payload);

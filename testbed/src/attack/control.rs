@@ -1,6 +1,6 @@
-//! Attacks on a node's control (the interfaces for operators and Prometheus, and the configuration that a
-//! leaf reads again after SIGHUP): configurations that are no regular files or have many faults, and idle
-//! connections. A [`Site`] is a folder with the files of the attacked process.
+//! Attacks on a leaf's control: the interfaces for operators and Prometheus, and the configuration, which a leaf reads
+//! again after SIGHUP. The attacks are configurations that are no regular files, configurations with many faults, and
+//! idle connections. A [`Site`] is a folder with the files of the attacked leaf.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,10 +18,18 @@ use super::rigs::processes::{Job, Site, TIMEOUT, check_alive, check_outcomes, de
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::NodeProcess;
 
-/// Number of idle connections to each listener. A listener keeps at most 64 open.
+/// Number of idle connections to each listener in a round. A listener keeps at most 64 open.
 const IDLE: usize = 200;
 /// Number of invalid entries in the configuration.
 const FAULTY: usize = 20_000;
+/// Exit code of `wedjat check` for an invalid configuration.
+const INVALID: Option<i32> = Some(1);
+/// Exit code of a successful command.
+const SUCCESS: Option<i32> = Some(0);
+/// Seconds for which honest clients send tasks.
+const DRIVE_SECONDS: f64 = 0.2;
+/// Maximum number of rounds of idle connections. There is one for each second of the budget.
+const ROUNDS_MAX: usize = 20;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
@@ -49,7 +57,7 @@ pub static ATTACKS: &[Attack] = &[
 /// Object that takes the configuration's place: its name, and the function that creates it at a path.
 type Substitute = (&'static str, fn(&Path) -> std::io::Result<()>);
 
-/// All substitutes. The endless file is a sparse file of 1 TiB.
+/// All substitutes. The endless file has 1 TiB, all of it a hole without data.
 const SUBSTITUTES: [Substitute; 4] = [
     ("a FIFO", |path| Command::new("mkfifo").arg(path).status().map(|_| ())),
     ("an endless device", |path| symlink("/dev/zero", path)),
@@ -65,18 +73,21 @@ fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
         let config = site.path("leaf.toml");
         fs::remove_file(&config)?;
         make(&config)?;
-        let checked =
-            run_wedjat(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
+        let (code, output) = check_config(&site, &config)?;
         account.check(
             format!("{name}: `wedjat check` refuses it"),
-            checked.0 == Some(1) && checked.1.contains("can't be read"),
-            format!("{:?}: {}", checked.0, checked.1.trim()),
+            code == INVALID && output.contains("can't be read"),
+            format!("{code:?}: {}", output.trim()),
         );
         reload(&leaf)?;
         account.tried("reloads", 1);
         site.until("a refused reload", || Ok(leaf.output().contains("reload refused")))?;
         check_control(account, name, &site)?;
-        check_outcomes(account, &format!("{name}: all tasks are answered"), site.drive(0.2));
+        check_outcomes(
+            account,
+            &format!("{name}: all tasks are answered"),
+            site.drive(DRIVE_SECONDS),
+        );
         check_alive(account, &format!("{name}: the leaf lives"), &mut leaf);
         check_term(account, name, leaf)?;
     }
@@ -99,19 +110,18 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     reload(&leaf)?;
     // The leaf may still check the entries.
     check_control(account, "during the reload", &site)?;
-    let checked =
-        run_wedjat(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
+    let (code, output) = check_config(&site, &config)?;
     account.check(
-        "`wedjat check` prints 100 faults and counts the rest",
-        checked.0 == Some(1) && checked.1.contains("more faults not printed"),
-        format!("{:?}, {} lines", checked.0, checked.1.lines().count()),
+        "`wedjat check` prints some of the faults and counts the rest",
+        code == INVALID && output.contains("more faults not printed"),
+        format!("{code:?}, {} lines", output.lines().count()),
     );
     site.until("a refused reload", || Ok(leaf.output().contains("reload refused")))?;
     check_alive(account, "the leaf lives", &mut leaf);
     check_term(account, "after the reload", leaf)
 }
 
-/// Opens idle connections in rounds. Operators and Prometheus must be answered meanwhile.
+/// Opens idle connections in rounds. In each round the leaf must still answer operators and Prometheus.
 fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let (listen, metrics) = (free_address()?, free_address()?);
@@ -120,23 +130,23 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let mut leaf = site.start(Command::new(site.binary()), "leaf", &config)?;
     let socket = control_socket(&site);
     site.until("the leaf's control", || Ok(leaf.check().map(|()| socket.exists())?))?;
-    let rounds = (budget.seconds as usize).clamp(1, 20);
+    let rounds = (budget.seconds as usize).clamp(1, ROUNDS_MAX);
     for round in 1..=rounds {
         let mut tcp = Vec::new();
         for address in [listen, metrics] {
             tcp.extend((0..IDLE).filter_map(|_| TcpStream::connect(address).ok()));
         }
-        let unix = (0..IDLE).filter_map(|_| UnixStream::connect(&socket).ok());
-        let unix: Vec<_> = unix.collect();
+        let unix: Vec<_> = (0..IDLE).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
         account.tried("idle connections", (tcp.len() + unix.len()) as u64);
         let name = format!("round {round}");
         check_control(account, &name, &site)?;
         let url = format!("http://{listen}");
-        let output = run_wedjat(&site, "ctl", &["ctl", "--connect", &url, "show"].map(Path::new))?;
+        let arguments = ["ctl", "--connect", &url, "show"].map(Path::new);
+        let (code, output) = run_wedjat(&site, "ctl", &arguments)?;
         account.check(
             format!("{name}: an operator over TCP is answered"),
-            output.0 == Some(0),
-            format!("{:?}: {}", output.0, output.1.trim()),
+            code == SUCCESS,
+            format!("{code:?}: {}", output.trim()),
         );
         let scraped = scrape(metrics);
         account.check(
@@ -180,8 +190,13 @@ fn send_signal(leaf: &NodeProcess, signal: Signal) -> Result<(), Failure> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Runs `wedjat` with these arguments. Its output goes to files named `name`. Returns its exit code and its
-/// output.
+/// Runs `wedjat check` on a configuration. Returns its exit code and its output.
+fn check_config(site: &Site, config: &Path) -> Result<(Option<i32>, String), Failure> {
+    run_wedjat(site, "check", &[Path::new("check"), Path::new("--config"), config])
+}
+
+/// Runs `wedjat` with these arguments. Its output goes to files of the site named `name`. Returns its exit code, `None`
+/// if a signal ended it, and its output.
 fn run_wedjat(
     site: &Site,
     name: &str,
@@ -193,20 +208,20 @@ fn run_wedjat(
     Ok((status.code(), output + &errors))
 }
 
-/// Checks that the local socket answers.
+/// Checks that the leaf answers an operator at its local socket.
 fn check_control(account: &mut Account, name: &str, site: &Site) -> Result<(), Failure> {
     let state = site.state();
     let arguments = [Path::new("ctl"), Path::new("--node"), &state, Path::new("show")];
-    let output = run_wedjat(site, "ctl", &arguments)?;
+    let (code, output) = run_wedjat(site, "ctl", &arguments)?;
     account.check(
         format!("{name}: the local socket answers"),
-        output.0 == Some(0),
-        format!("{:?}: {}", output.0, output.1.trim()),
+        code == SUCCESS,
+        format!("{code:?}: {}", output.trim()),
     );
     Ok(())
 }
 
-/// Checks that one SIGTERM ends the leaf in order.
+/// Checks that the leaf ends after one SIGTERM, with exit code 0.
 fn check_term(account: &mut Account, name: &str, mut leaf: NodeProcess) -> Result<(), Failure> {
     send_signal(&leaf, Signal::TERM)?;
     let status = leaf.wait_for_exit(Duration::from_secs(20));

@@ -133,7 +133,10 @@ impl DirectRig {
                 assert_eq!((ether::dst(bytes), header.pool), (LEAF_MAC, POOL));
                 let entries = completion::entries(&header, payload).unwrap();
                 let entries: Vec<_> = completion::parse_entries(entries).collect();
-                assert_eq!(header.src, entries[0].worker, "the header names the first entry's worker");
+                assert_eq!(
+                    header.src, entries[0].worker,
+                    "the header names the first entry's worker"
+                );
                 return Some(Sent::Report(entries));
             }
             if !header.code.is_reply() {
@@ -159,10 +162,8 @@ fn agent_answers_the_client_itself() {
         direct.rig.after(TICK);
         let mut sent = direct.sent();
         sent.sort_by_key(|sent| matches!(sent, Sent::Question(..)));
-        let [
-            Sent::Response { src, next_hop: LEAF_MAC, .. },
-            Sent::Question(host, question),
-        ] = &sent[..]
+        let [Sent::Response { src, next_hop: LEAF_MAC, .. }, Sent::Question(host, question)] =
+            &sent[..]
         else {
             panic!("{sent:?}")
         };
@@ -207,7 +208,11 @@ fn thirty_completions_make_a_report() {
         let sent = direct.sent();
         let reports: Vec<_> = sent.iter().filter(|sent| matches!(sent, Sent::Report(_))).collect();
         let [Sent::Report(entries)] = &reports[..] else { panic!("{sent:?}") };
-        assert_eq!((entries.len(), sent.len()), (COMPLETIONS_MAX, TASKS + 1), "replies and a report");
+        assert_eq!(
+            (entries.len(), sent.len()),
+            (COMPLETIONS_MAX, TASKS + 1),
+            "replies and a report"
+        );
         direct.rig.after(REPORT_DELAY);
         let sent = direct.sent();
         let [Sent::Report(entries)] = &sent[..] else { panic!("{sent:?}") };

@@ -1,5 +1,6 @@
-//! Response times from arrival to answer, and waiting tasks, published to observers in other processes. An
-//! observer increments a shared word while it is active; without one nothing is measured.
+//! Response times of tasks, from arrival at the agent to answer, and the number of waiting tasks. The agent publishes
+//! them to observers in other processes, such as a batch job on the workers' cores. An active observer increments a
+//! shared word again and again. Without an active observer, the agent measures nothing.
 
 use crate::node::Timing;
 use crate::ring::AgentStatusWords;
@@ -9,12 +10,14 @@ use crate::ring::AgentStatusWords;
 pub struct ResponseTimes {
     /// Words shared with the observers.
     watch: AgentStatusWords,
-    /// Parameters of the clock, for conversions of ticks.
+    /// Conversions of the agent's clock.
     timing: Timing,
     /// True if an observer is active.
     is_observed: bool,
-    /// Value of the observers' word at the last check, and time in ticks of its last change.
-    last_request: (u64, u64),
+    /// Value of the observers' word at the last check.
+    last_request: u64,
+    /// Time in ticks at which a check found the word changed.
+    changed_at: u64,
 }
 
 /// Milliseconds after its last increment for which an observer counts as active. Observers increment at least
@@ -24,8 +27,8 @@ const ACTIVE_MS: u64 = 1000;
 impl ResponseTimes {
     /// Creates the publisher.
     pub fn new(watch: AgentStatusWords, timing: Timing) -> Self {
-        let last_request = (watch.asked(), 0);
-        Self { watch, timing, is_observed: false, last_request }
+        let last_request = watch.asked();
+        Self { watch, timing, is_observed: false, last_request, changed_at: 0 }
     }
 
     /// Records the response time of an answered task, if an observer is active.
@@ -36,12 +39,13 @@ impl ResponseTimes {
         }
     }
 
-    /// Checks for observers, and publishes the number of waiting tasks if one is active. `now` is in ticks.
+    /// Checks for active observers at `now` ticks. If there is one, publishes the number of waiting tasks, which `waiting`
+    /// returns.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
         let request = self.watch.asked();
-        let silence = now.saturating_sub(self.last_request.1);
-        if request != self.last_request.0 {
-            self.last_request = (request, now);
+        let silence = now.saturating_sub(self.changed_at);
+        if request != self.last_request {
+            (self.last_request, self.changed_at) = (request, now);
             self.is_observed = true;
         } else if self.is_observed && silence > self.timing.ticks_of_ms(ACTIVE_MS) {
             self.is_observed = false;

@@ -131,7 +131,10 @@ mod tests {
     }
 
     /// Returns true if the payload's tag is valid.
-    fn has_valid_tag<const BLOCKS: usize>(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> bool {
+    fn has_valid_tag<const BLOCKS: usize>(
+        addresses: &impl Addresses<BLOCKS>,
+        payload: &[u8],
+    ) -> bool {
         let signed = SignedPacket::read(addresses, payload);
         signed.is_some_and(|signed| key().tag(&signed.blocks) == signed.tag)
     }

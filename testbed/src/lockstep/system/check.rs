@@ -137,7 +137,11 @@ pub fn ledger(
 /// Compares a leaf's or spine's counts of tasks, replies and refusals with the packets at its ports. Allows for packets
 /// that it counted but did not send. They wait for a neighbour's MAC address (by ARP), or were dropped: the address
 /// stayed unknown, too many packets waited for it, the port was down or full, or there was no route.
-fn leaf_or_spine_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
+fn leaf_or_spine_counts(
+    counters: &Counters,
+    held: u64,
+    port_counts: &PortCounts,
+) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
     let (refused, tasks) = (read(Counter::Refused), port_counts.sent_of(&[Class::Task]));
