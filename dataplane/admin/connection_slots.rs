@@ -1,6 +1,6 @@
 //! Slots for connections: permissions to stay open. The total number is bounded. So is the number of connections of one
-//! source that have not made a request yet. At a bound, a new connection takes the slot of an idle one. Idle connections
-//! thus lock no client out.
+//! source that have not made a request yet. At a bound, a new connection takes the slot of an idle one. Idle
+//! connections thus lock no client out.
 //!
 //! A connection owns a [`ConnectionSlot`]. Its requests get a [`SlotHandle`], and each open request holds a [`Call`].
 //! A connection with an open call keeps its slot.

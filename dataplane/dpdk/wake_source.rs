@@ -1,6 +1,6 @@
-//! Wake-up source of a port: the event by which a device wakes a sleeping core when packets arrive. A port describes its
-//! source, and the core's sleeper waits for the sources of all its ports. A port without a source makes the core sleep
-//! for short times only.
+//! Wake-up source of a port: the event by which a device wakes a sleeping core when packets arrive. A port describes
+//! its source, and the core's sleeper waits for the sources of all its ports. A port without a source makes the core
+//! sleep for short times only.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) enum WakeSource {
     },
     /// Kernel sockets of the device (AF_PACKET or AF_XDP). Without any, there is no source.
     Sockets(Vec<RawFd>),
-    /// Rings of a memif device, a packet interface in shared memory. The relay has the rings' interrupts while the device
-    /// has a peer. `id` is the device's number on its socket.
+    /// Rings of a memif device, a packet interface in shared memory. The relay has the rings' interrupts while the
+    /// device has a peer. `id` is the device's number on its socket.
     Memif { relay: Arc<Relay>, id: u32, rings: Vec<u16> },
     /// No source: the device cannot wake a core.
     Nothing,

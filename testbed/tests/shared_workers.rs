@@ -242,8 +242,8 @@ impl World {
         self.leaf(leaf).counters().read(Counter::QueueReports)
     }
 
-    /// Checks that this leaf has no task in flight and lost none, and that the ledgers (accounts of received packets) of
-    /// leaf and agent balance.
+    /// Checks that this leaf has no task in flight and lost none, and that the ledgers (accounts of received packets)
+    /// of leaf and agent balance.
     fn assert_settled(&self, leaf: usize, name: &str) {
         let Leaf { answered, sent, local, .. } = self.leaf(leaf);
         let counters = self.leaf(leaf).counters();
@@ -291,8 +291,8 @@ fn one_of_two_leaves_survives_the_other() {
         // At an agent, the counter counts sent reports; at a leaf, accepted ones.
         let sent = world.agent.agent().counters().read(Counter::QueueReports);
         assert_eq!(received.iter().sum::<u64>(), sent, "{policy}: a leaf accepts each report");
-        // The policies' papers bound the reports by one per task. The lower bounds are far below the usual numbers. They
-        // only show that the workers report all the time, and to both leaves.
+        // The policies' papers bound the reports by one per task. The lower bounds are far below the usual numbers.
+        // They only show that the workers report all the time, and to both leaves.
         assert!(sent - first_reports < tasks && sent > tasks / 4, "{policy}: {sent} for {tasks}");
         assert!(received.iter().all(|&received| received > sent / 4), "{policy}: {received:?}");
         if policy.starts_with("lsq") {

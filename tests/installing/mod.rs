@@ -32,8 +32,8 @@ pub fn make(arguments: &[&str], prefix: &Path) {
     // folder, which tests start.
     make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
-    // A `make` that runs the tests sets MAKEFLAGS, with its options and a job server. A package build sets DESTDIR, which
-    // would move the installation below another folder.
+    // A `make` that runs the tests sets MAKEFLAGS, with its options and a job server. A package build sets DESTDIR,
+    // which would move the installation below another folder.
     run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
 }
 

@@ -215,8 +215,8 @@ impl ClusterReport {
     }
 }
 
-/// Formats the reports as text: the numbers of table 3 and figure 3a, then those of table 2 and figure 3b. All are means
-/// over the runs.
+/// Formats the reports as text: the numbers of table 3 and figure 3a, then those of table 2 and figure 3b. All are
+/// means over the runs.
 #[must_use]
 pub fn tables(reports: &[ClusterReport]) -> String {
     let mut text = format!(

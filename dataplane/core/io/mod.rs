@@ -59,8 +59,8 @@ pub trait Buf: Sized {
     #[inline]
     fn prefetch(&self) {}
 
-    /// Prefetches a buffer that has left the caches: its metadata, and the cache line at which packets usually begin. Does
-    /// not read the metadata, which would stall, to find the packet's true start.
+    /// Prefetches a buffer that has left the caches: its metadata, and the cache line at which packets usually begin.
+    /// Does not read the metadata, which would stall, to find the packet's true start.
     #[inline]
     fn prefetch_all(&self) {}
 }

@@ -16,8 +16,8 @@ impl Timing {
         if interval > 0 { interval } else { 1 } // `max` is not const
     }
 
-    /// Returns the time by which an idle core may delay the periodic work to sleep longer: 2 ms in ticks of the clock. A
-    /// core is idle while no packets arrive or wait.
+    /// Returns the time by which an idle core may delay the periodic work to sleep longer: 2 ms in ticks of the clock.
+    /// A core is idle while no packets arrive or wait.
     pub(crate) const fn max_tick_delay(self) -> u64 {
         self.ticks_hz / 500
     }

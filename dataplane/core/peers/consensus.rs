@@ -85,12 +85,12 @@ impl Consensus {
         (self.nodes[node].round, self.nodes[node].received) = (0, 0);
     }
 
-    /// Stores a part of a node's parameters. Returns all parameters of the node if this part was the last missing one. The
-    /// caller has checked that the rack has a node with the sender's number.
+    /// Stores a part of a node's parameters. Returns all parameters of the node if this part was the last missing one.
+    /// The caller has checked that the rack has a node with the sender's number.
     ///
     /// # Errors
-    /// Reason why the part is refused. [`Refusal::Old`] means any other round than the current one and the next one, and
-    /// the current one after its end.
+    /// Reason why the part is refused. [`Refusal::Old`] means any other round than the current one and the next one,
+    /// and the current one after its end.
     ///
     /// # Panics
     /// If the rack has no node with the sender's number.
@@ -111,7 +111,8 @@ impl Consensus {
         if values.clone().any(|value| value.abs() > PARAMETER_MAX) {
             return Err(Refusal::OutOfRange);
         }
-        // The nodes' beats do not begin at the same time. So a peer may open the next round up to one beat before this node.
+        // The nodes' beats do not begin at the same time. So a peer may open the next round up to one beat before this
+        // node.
         let is_current = head.round == self.round && !self.is_over;
         if !is_current && head.round != self.round + 1 {
             return Err(Refusal::Old);

@@ -332,8 +332,8 @@ impl PolicySpec {
             && self.queue_access() == QueueAccess::ReportsOnly
     }
 
-    /// Returns true if its probes can be messages between a leaf and its workers: it probes a few members for each task,
-    /// and needs only their answers. A policy that learns also needs load reports in replies.
+    /// Returns true if its probes can be messages between a leaf and its workers: it probes a few members for each
+    /// task, and needs only their answers. A policy that learns also needs load reports in replies.
     #[must_use]
     pub fn can_probe_by_messages(&self) -> bool {
         self.queue_access() == QueueAccess::Probes && !self.entry.learns

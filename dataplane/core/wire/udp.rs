@@ -119,8 +119,8 @@ fn parse_without_options(
 /// Returns the drop reason of a frame with a faulty IP header: [`DropReason::SegmentationOffload`] for a cut frame, and
 /// `reason` for others.
 ///
-/// A cut frame is shorter than its IP header says. In addition, it has the length to which the leaf's kernel filter cuts,
-/// or it is longer than a usual frame because it fills a whole buffer.
+/// A cut frame is shorter than its IP header says. In addition, it has the length to which the leaf's kernel filter
+/// cuts, or it is longer than a usual frame because it fills a whole buffer.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     let may_be_cut = frame.len() == OFFLOADED_LEN || frame.len() > FRAME_MAX;

@@ -4,8 +4,8 @@
 //! A membership is the pools, servers and workers of a node at one version, which the code calls epoch. It changes for
 //! three reasons: a reload of the node's file, a new version of the fabric at the controller that the node follows, or
 //! changes by an operator. Each test input runs the node's real control on cores that only record. A removed worker
-//! first leaves: it gets no more tasks. The cores forget it when its tasks in flight have ended. `promise: ID` names the
-//! tested promise of SPECIFICATION.md.
+//! first leaves: it gets no more tasks. The cores forget it when its tasks in flight have ended. `promise: ID` names
+//! the tested promise of SPECIFICATION.md.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -151,8 +151,8 @@ struct RecordedNode {
 }
 
 impl RecordedNode {
-    /// Starts a node with this membership. `agent` is the membership of an agent on its core. `reader` reads the file in
-    /// `folder` at a reload.
+    /// Starts a node with this membership. `agent` is the membership of an agent on its core. `reader` reads the file
+    /// in `folder` at a reload.
     fn new(
         folder: tempfile::TempDir,
         role: Role,
@@ -485,8 +485,8 @@ const VERSIONS: &[(&str, &[&str])] = &[
 ];
 
 /// Lets a node follow all versions as the fabric's node `id`. Returns its recording, with the heading `name`. With
-/// `holds`, removed workers are still leaving at the next version. More attempts at a version would then change nothing,
-/// so there is only one.
+/// `holds`, removed workers are still leaving at the next version. More attempts at a version would then change
+/// nothing, so there is only one.
 fn follow_all(mut node: RecordedNode, id: NodeId, holds: bool, name: &str) -> String {
     let mut fabric = build(FABRIC);
     for &(what, commands) in VERSIONS {

@@ -1,7 +1,7 @@
 //! Direct return at the agent: replies that go to the client without passing the leaf, and completion reports. The leaf
 //! forwards a task with the client's destination address, from which the agent answers. A completion report tells the
-//! leaf of up to 30 tasks answered so. If the next hop to the client is unknown, the reply passes the leaf. `promise: ID`
-//! names the tested promise of SPECIFICATION.md.
+//! leaf of up to 30 tasks answered so. If the next hop to the client is unknown, the reply passes the leaf.
+//! `promise: ID` names the tested promise of SPECIFICATION.md.
 //!
 //! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays leaf, clients and router.
 //! `send` delivers a frame, and `after` polls the agent some ticks (microseconds) later. `work` lets a worker serve one
@@ -226,8 +226,8 @@ fn thirty_completions_make_a_report() {
 fn full_worker_reports_at_once() {
     let mut direct = DirectRig::new(Family::V4, QUEUE, Overflow::Drop);
     let is_report = |sent: &Sent| matches!(sent, Sent::Report(_));
-    // The agent normally collects completions for 5 us. But after a task with the flag `FULL`, tasks may wait at the leaf
-    // for a completion of the named worker. So the agent reports the next completion at once, and only that one.
+    // The agent normally collects completions for 5 us. But after a task with the flag `FULL`, tasks may wait at the
+    // leaf for a completion of the named worker. So the agent reports the next completion at once, and only that one.
     direct.send_task(10, 1, NO_FLAGS);
     direct.send_task(10, 2, FULL);
     for reported in [true, false] {
@@ -235,8 +235,8 @@ fn full_worker_reports_at_once() {
         direct.rig.after(1);
         assert_eq!(direct.sent().iter().any(is_report), reported);
     }
-    // The other completion still waits when another task with `FULL` arrives. The leaf did not know of the completion when
-    // it counted the worker as full. So the agent reports it at once.
+    // The other completion still waits when another task with `FULL` arrives. The leaf did not know of the completion
+    // when it counted the worker as full. So the agent reports it at once.
     direct.send_task(10, 3, FULL);
     assert!(direct.sent().iter().any(is_report));
     direct.serve_all();

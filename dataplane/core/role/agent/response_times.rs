@@ -39,8 +39,8 @@ impl ResponseTimes {
         }
     }
 
-    /// Checks for active observers at `now` ticks. If there is one, publishes the number of waiting tasks, which `waiting`
-    /// returns.
+    /// Checks for active observers at `now` ticks. If there is one, publishes the number of waiting tasks, which
+    /// `waiting` returns.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
         let request = self.watch.asked();
         let silence = now.saturating_sub(self.changed_at);

@@ -140,8 +140,8 @@ mod tests {
     }
 
     /// Signs a payload and checks three facts. The tags of a burst of `count` copies equal the single tag. Another key
-    /// has another tag. The tag is invalid after a change of one covered bit, which `bit` selects. `addresses` are source
-    /// and destination, together `LEN_OF_BOTH` bytes.
+    /// has another tag. The tag is invalid after a change of one covered bit, which `bit` selects. `addresses` are
+    /// source and destination, together `LEN_OF_BOTH` bytes.
     fn check_tag<const BLOCKS: usize, const LEN_OF_BOTH: usize>(
         header: Header,
         (service_ns, sequence): (u32, u64),
@@ -158,8 +158,8 @@ mod tests {
         prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
         prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.blocks) != signed.tag);
 
-        // Offsets in the payload: of the header, the service time, and sequence and tag. The tag does not cover itself, but
-        // a changed tag is invalid, too. Bits beyond these bytes are bits of the addresses.
+        // Offsets in the payload: of the header, the service time, and sequence and tag. The tag does not cover itself,
+        // but a changed tag is invalid, too. Bits beyond these bytes are bits of the addresses.
         let proof = header.len() - LEN..header.len();
         let service = if header.extended { SERVICE..SERVICE + 4 } else { 0..0 };
         let covered: Vec<_> = (0..task::LEN).chain(service).chain(proof).collect();

@@ -4,9 +4,9 @@
 //! Functions of this file check the state of one node:
 //!
 //! - The node's counts of received and sent packets equal the counts at its ports.
-//! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by class of
-//!   packet. So do a leaf's and a spine's counts of scheduled tasks, replies and refusals. An agent has answered, lost or
-//!   still holds each scheduled task.
+//! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by class of packet.
+//!   So do a leaf's and a spine's counts of scheduled tasks, replies and refusals. An agent has answered, lost or still
+//!   holds each scheduled task.
 //! - It uses exactly one packet buffer per held packet.
 //! - No member has more tasks than the policy's bound.
 //! - At the end, no packet is held and no task outstanding.
