@@ -25,8 +25,7 @@ pub struct Entry {
     pub runs: Runs,
     /// True if it decides by configured service rates. Without rates all members count as equally fast.
     pub by_rate: bool,
-    /// True if it chooses the members of a burst's tasks together, in one step. The choices differ from those that it
-    /// makes for one task after the other.
+    /// True if it chooses the members of a burst's tasks together, in one step. Choices task by task would differ.
     pub decides_jointly: bool,
     /// True if it learns from replies.
     pub learns: bool,
@@ -34,16 +33,16 @@ pub struct Entry {
     pub over_racks: Option<RackPolicy>,
     /// State that the cores of one node exchange for it.
     pub publishes: PublishedState,
-    /// Effect of its parameters on a leaf whose workers report in replies, if it differs from that in the paper; else
-    /// empty. Completes the sentence "so that ...".
+    /// Effect of its parameters on a leaf with reports in replies; empty if the effect is that of the paper. Completes
+    /// the sentence "so that ...".
     pub parameters_on_leaf: &'static str,
     /// Returns the rule by which members report their queues. This function and the next ones receive the values of
     /// `parameters`, in order.
     pub(super) notify: fn(&[f64]) -> Notify,
     /// Returns the policy's access to current queues.
     pub(super) queue_access: fn(&[f64]) -> QueueAccess,
-    /// Returns the maximum number of unfinished tasks at a member. `None` if there is no maximum, or if the policy
-    /// determines it while it runs.
+    /// Returns the maximum number of unfinished tasks at a member. `None` without a maximum, or for a
+    /// policy that determines it at run time.
     pub(super) bound: fn(&[f64]) -> Option<u32>,
     /// Builds the policy.
     pub(super) build: fn(&[f64]) -> AnyPolicy,
@@ -351,8 +350,8 @@ impl PolicySpec {
         (self.entry.queue_access)(&self.values)
     }
 
-    /// Returns the maximum number of unfinished tasks at a member. `None` if there is no maximum, or if the policy
-    /// determines it while it runs.
+    /// Returns the maximum number of unfinished tasks at a member. `None` without a maximum, or for a
+    /// policy that determines it at run time.
     #[must_use]
     pub fn bound(&self) -> Option<u32> {
         (self.entry.bound)(&self.values)

@@ -20,7 +20,7 @@ pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 pub const OFFLOADED_LEN: usize = ether::LEN + ipv4::LEN;
 /// Number of bytes of the longest frame without jumbo frames: an Ethernet header and a packet of 1500 bytes.
 const FRAME_MAX: usize = ether::LEN + 1500;
-/// Checksum in place of 0, which means that there is none. Both have the same value in one's complement arithmetic.
+/// Checksum in place of 0, because a field of 0 means no checksum. Both are equal in one's complement arithmetic.
 const CHECKSUM_FOR_ZERO: u16 = 0xFFFF;
 
 /// Addresses of a checked datagram (IPv4 by default) and its place in its frame.
@@ -119,8 +119,8 @@ fn parse_without_options(
 /// Returns the drop reason of a frame with a faulty IP header: [`DropReason::SegmentationOffload`] for a cut frame, and
 /// `reason` for others.
 ///
-/// A cut frame is shorter than its IP header says. In addition, it has the length to which the leaf's kernel filter
-/// cuts, or it is longer than a usual frame because it fills a whole buffer.
+/// A cut frame is shorter than the length in its IP header. In addition, it has the length to which the leaf's kernel
+/// filter cuts, or more than the usual maximum: a whole buffer.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     let may_be_cut = frame.len() == OFFLOADED_LEN || frame.len() > FRAME_MAX;
@@ -542,7 +542,7 @@ mod tests {
             let mut frame = frame(&payload);
             let at = ether::LEN + at.index(frame.len() - ether::LEN);
             frame[at] ^= 1 << bit;
-            // The flipped bit may be the only one of the checksum field. The field then says that there is no checksum.
+            // The flipped bit may be the only one of the checksum field. The field of 0 then means no checksum.
             let has_no_checksum = at >= ether::LEN + ipv4::LEN + 6 && u16_at(&frame, ether::LEN + ipv4::LEN + 6) == 0;
             prop_assert!(has_no_checksum || parse(&frame, false).is_err());
         }

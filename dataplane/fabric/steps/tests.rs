@@ -229,11 +229,10 @@ impl RecordedNode {
         }
     }
 
-    /// Advances the node's clock by `ns` nanoseconds and serves the requests.
+    /// Advances the node's clock by `ns` nanoseconds and serves the requests. The node has no ports with counters.
     fn serve_after(&mut self, ns: u64) {
-        let no_ports = &Vec::new;
         self.now_ns += ns;
-        self.requests.serve(self.now_ns, no_ports);
+        self.requests.serve(self.now_ns, &Vec::new);
     }
 
     /// Lets departing objects go, unless [`Self::hold`] keeps them.

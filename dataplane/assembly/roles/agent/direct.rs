@@ -235,8 +235,8 @@ fn full_worker_reports_at_once() {
         direct.rig.after(1);
         assert_eq!(direct.sent().iter().any(is_report), reported);
     }
-    // The other completion still waits when another task with `FULL` arrives. The leaf did not know of the completion
-    // when it counted the worker as full. So the agent reports it at once.
+    // The completion of the second task still waits when another task with `FULL` arrives. The leaf did not know of the
+    // completion when it counted the worker as full. So the agent reports it at once.
     direct.send_task(10, 3, FULL);
     assert!(direct.sent().iter().any(is_report));
     direct.serve_all();

@@ -30,7 +30,7 @@ use super::faults::FaultTarget;
 use super::node::LocalNodeState;
 use super::packets::Class;
 
-/// Maximum idle time of a worker while tasks wait at its leaf, if the leaf knows that the worker is idle.
+/// Maximum idle time of a worker while tasks wait at its leaf. Applies to workers that the leaf knows as idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
 /// The same limit after a loss of tasks or replies. The scheduler must first write these off, that is, count them
 /// as lost after a timeout.
