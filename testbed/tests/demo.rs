@@ -98,7 +98,7 @@ fn emulated_runs_are_equal_and_valid() {
     assert!(page.contains("At 90% load ") && page.contains("Measured in real time"));
     assert_eq!(page.matches("<svg").count(), 2);
     assert_eq!(emulated(folder.path()).0, rows);
-    // Plots, and the lines about this machine and its speed, vary. The golden file has the rest of the page.
+    // The golden file has the page's body without the plots, up to the part about this machine, whose figures vary.
     let mut parts = page.split("<svg");
     let mut text = parts.next().unwrap().split_once("<body").unwrap().1.to_owned();
     text.extend(parts.map(|part| format!("PLOT{}", part.split_once("</svg>").unwrap().1)));

@@ -156,7 +156,7 @@ impl<B: Buf> Leaves<B> {
                 self.register(leaf, now, address, &tasks);
             }
             self.reports.tick(&tasks);
-            // These messages are registrations, which do not count as reports.
+            // These are registrations and requests for MAC addresses, which do not count as reports.
             self.send(port, false);
         }
         while let Some(QueueReport { leaf, header }) = self.reports.next_report() {
@@ -168,7 +168,7 @@ impl<B: Buf> Leaves<B> {
         self.send(port, true);
     }
 
-    /// Sends a leaf's due request for its MAC address, and its due registration.
+    /// Adds a leaf's due request for its MAC address, and its due registration, to the frames to send.
     fn register(
         &mut self,
         leaf: usize,
