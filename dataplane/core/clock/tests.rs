@@ -173,11 +173,19 @@ fn restless_node_is_named_with_its_activity() {
 fn invalid_clock_is_refused_with_the_fix() {
     let (folder, path) = folder();
     let open_error = |path: &Path| ClockFile::open(path).unwrap_err().to_string();
-    assert!(open_error(&path).contains("no such file"), "{}", open_error(&path));
+    assert!(
+        open_error(&path).contains("no such file; start its conductor first"),
+        "{}",
+        open_error(&path)
+    );
     assert!(open_error(folder.path()).contains("clock "), "{}", open_error(folder.path()));
 
     fs::write(&path, vec![7; 4096]).unwrap();
-    assert!(open_error(&path).contains("not a wedjat clock"), "{}", open_error(&path));
+    assert!(
+        open_error(&path).contains("not a wedjat clock; name the file"),
+        "{}",
+        open_error(&path)
+    );
     assert!(Conductor::create(&path, 1).unwrap_err().to_string().contains("not a wedjat clock"));
     fs::write(&path, b"short").unwrap();
     assert!(open_error(&path).contains("not a wedjat clock"), "{}", open_error(&path));
@@ -186,6 +194,7 @@ fn invalid_clock_is_refused_with_the_fix() {
     let conductor = Conductor::create(&path, 1).unwrap();
     let error = Conductor::create(&path, 1).unwrap_err().to_string();
     assert!(error.contains("in use by a running conductor"), "{error}");
+    assert!(error.contains("; stop it, or name another file"), "{error}");
     let clock = ClockFile::open(&path).unwrap();
     let _node = clock.join(LEAF).unwrap();
     let error = clock.join(AGENT).unwrap_err().to_string();
@@ -205,8 +214,10 @@ fn invalid_clock_is_refused_with_the_fix() {
     };
     let other_version = change(8, 99);
     assert!(other_version.contains("layout version 99"), "{other_version}");
+    assert!(other_version.contains("; build node and conductor from the same release"));
     let damaged = change(24, 2);
     assert!(damaged.contains("damaged") && damaged.contains("2 nodes"), "{damaged}");
+    assert!(damaged.contains("; restart its conductor"), "{damaged}");
     fs::write(&path, &bytes).unwrap();
     drop(Conductor::create(&path, 1).expect("what a dead conductor left is replaced"));
 }

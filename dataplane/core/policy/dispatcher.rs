@@ -42,7 +42,7 @@ struct Backlog {
     bound: usize,
     /// Treatment of a task beyond the bound.
     overflow: Overflow,
-    /// True if tasks may wait while no member is present.
+    /// True if the first task to wait may do so while no member is present. Tasks that come while others wait join them.
     /// False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
     without_members: bool,
     /// Arrival times of waiting tasks, at most [`QUEUE`] of them. The cores of a node compare their oldest ones,
@@ -221,8 +221,9 @@ impl Dispatcher {
         }
     }
 
-    /// Returns a test for members at the policy's bound of tasks; `None` without a bound. Tasks of another core may
-    /// count late.
+    /// Returns a test for members at the policy's bound of tasks; `None` without a bound. With direct return, the leaf
+    /// marks a task that fills its worker, so that the server reports the next completion at once. Tasks of another
+    /// core may count late.
     #[inline]
     pub(crate) fn fullness(&self) -> Option<impl Fn(Member) -> bool + '_> {
         let bound = self.bound()? as u32;
@@ -464,7 +465,7 @@ impl Dispatcher {
         (self.backlog.bound, self.backlog.overflow)
     }
 
-    /// Refuses tasks while no member is present, so that the sender learns of it at once.
+    /// Refuses tasks while no member is present and no other task waits, so that the sender learns of it at once.
     pub fn refuse_without_members(&mut self) {
         self.backlog.without_members = false;
     }
