@@ -137,14 +137,14 @@ impl StandIns {
     /// Returns the report of the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.report_in(None)
+        self.report_judged_by(None)
     }
 
     /// Same as [`StandIns::report`], with a verdict over the replies of undisturbed slices only, if slices are given
     /// and all replies were logged ([`StandIns::log_replies`]). A slice is a short interval of the run. It is
     /// undisturbed if no pause of the machine can have affected its tasks.
     #[must_use]
-    pub fn report_in(&self, slices: Option<&Slices>) -> Report {
+    pub fn report_judged_by(&self, slices: Option<&Slices>) -> Report {
         let (workers, busy) = (self.workers.len() as u16, self.busy.len() as u64);
         Report::new(&self.counts, &self.lateness, workers, busy, slices)
     }

@@ -258,11 +258,12 @@ enum Workers {
 }
 
 impl Workers {
-    /// Returns the workers' report. Its verdict covers only undisturbed slices.
+    /// Returns the workers' report on the whole run. Only its verdict on late replies is limited to these undisturbed
+    /// slices.
     fn report(&self, slices: &Slices) -> rack::Report {
         match self {
-            Self::Rack(rack, _) => rack.report_in(Some(slices)),
-            Self::StandIns(stand_ins) => stand_ins.report_in(Some(slices)),
+            Self::Rack(rack, _) => rack.report_judged_by(Some(slices)),
+            Self::StandIns(stand_ins) => stand_ins.report_judged_by(Some(slices)),
         }
     }
 }

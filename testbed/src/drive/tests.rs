@@ -147,7 +147,7 @@ fn driven_over(
     let manifest = Manifest::new(load, SystemTime::UNIX_EPOCH);
     let slices = generator.tally().slices(&load.rule, &[]);
     let mut report = Report::new(load, generator.tally(), &slices, None, manifest);
-    let rack_report = rack.report_in(Some(&slices));
+    let rack_report = rack.report_judged_by(Some(&slices));
     judge(&mut report, &rack_report);
     drop((generator, rack));
     (report, rack_report, pool.in_use())

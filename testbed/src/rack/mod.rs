@@ -359,8 +359,8 @@ impl<P: Port> Rack<P> {
         &self.counts
     }
 
-    /// Reserves memory for the lateness of `replies` replies. With it, the report can be restricted to
-    /// undisturbed slices: intervals in which the machine did not stop the loop.
+    /// Reserves memory for the lateness of `replies` replies. With it, the report's verdict on late
+    /// replies can be limited to undisturbed slices: intervals in which the machine did not stop the loop.
     pub fn log_replies(&mut self, replies: usize) {
         self.lateness.log(replies);
     }
@@ -368,13 +368,13 @@ impl<P: Port> Rack<P> {
     /// Returns the report of the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.report_in(None)
+        self.report_judged_by(None)
     }
 
-    /// Like [`Rack::report`], with a verdict over the replies of undisturbed slices, if slices are given and all
+    /// Like [`Rack::report`], with a verdict on late replies over undisturbed slices, if slices are given and all
     /// replies were logged ([`Rack::log_replies`]).
     #[must_use]
-    pub fn report_in(&self, slices: Option<&Slices>) -> Report {
+    pub fn report_judged_by(&self, slices: Option<&Slices>) -> Report {
         Report::new(
             &self.counts,
             &self.lateness,

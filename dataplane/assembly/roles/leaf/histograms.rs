@@ -136,7 +136,7 @@ fn worker_without_reports_is_not_watched_for_ever() {
     }
     (1..8).for_each(|member| rig.set_active(member, false));
     rig.set_active(0, true);
-    rig.wait(10_500_000_000); // longer than the leaf watches a worker without a report
+    rig.wait(10_500_000_000); // a leaf watches a worker without a report for 1 s
     rig.one(CLIENTS, &task(0), WORKERS);
     // The leaf ended the watch, and samples again. It then watches the only active worker.
     for seq in 0..1024 {
