@@ -39,6 +39,7 @@ fn emulated_workers_report_queues_in_messages() {
         let [queue_reports, _unsent] = rack.queue_reports;
         let sent = if asks { rack.probe_answers } else { queue_reports };
         let received = if asks { Counter::ProbeAnswers } else { Counter::QueueReports };
+        // Each end counts far more messages than registration alone would need. The counts may differ by those under way.
         assert!(sent > 1_000 && count(received) > 1_000, "{policy}: {rack}");
         // All eight workers registered, and the leaf excluded none.
         assert_eq!((count(Counter::Registrations) >= 8, count(Counter::WorkersLost)), (true, 0));

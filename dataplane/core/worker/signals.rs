@@ -14,7 +14,7 @@ pub(super) fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the present action for a signal.
+/// Returns the present action for a signal. A handler passes signals that are not its own to the former action.
 pub(super) fn action_of(signal: i32) -> io::Result<libc::sigaction> {
     // SAFETY: all-zero bytes are a valid action, and the pointer is valid during the call.
     unsafe {
