@@ -1,6 +1,7 @@
 //! Controllers as processes under faults: their answers are linearizable. Controllers store the desired state of a
 //! fabric, each change with a new version. A history records requests, answers and the messages to followers, the nodes
-//! that receive the desired state. Skipped without etcd, or without the right to create namespaces.
+//! that receive the desired state. Tests with controllers are skipped without the right to create
+//! namespaces, and the one over etcd also without etcd.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod processes;

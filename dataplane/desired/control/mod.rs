@@ -530,7 +530,7 @@ impl<C: Cores> Control<C> {
             return;
         }
         let mut next = self.membership.clone();
-        if self.release(&mut next, now_ns) {
+        if self.advance_departures(&mut next, now_ns) {
             next.epoch += 1;
             let _ = self.issue(next, &[]); // tried again at the next call if a core is busy
         }
@@ -554,11 +554,11 @@ impl<C: Cores> Control<C> {
         self.leaving_since_ns = all.map(with_start).collect();
     }
 
-    /// Frees the places of departed members. Returns true if there were any.
+    /// Takes the due steps of departures, such as freeing the places of departed members. Returns true if `next` changed.
     ///
     /// A leaving pool first empties its queue, then its workers leave, and then it ends. The wait for the queue ends
     /// after [`LEAVING_NS`], and so does the wait for unanswered tasks if [`Cores::gives_up`].
-    fn release(&self, next: &mut Membership, now_ns: u64) -> bool {
+    fn advance_departures(&self, next: &mut Membership, now_ns: u64) -> bool {
         let mut has_changed = false;
         let leaving_ns = |removal| {
             let since_ns = self.leaving_since_ns.get(&removal).copied().unwrap_or(now_ns);
