@@ -367,7 +367,7 @@ impl Node {
         if let Some((first, member)) = self.next() {
             // The policy chose the member for the first task. The view counts all others as sent there too.
             let followers = self.dispatcher.waiting();
-            (0..followers).for_each(|_| self.dispatcher.count_follower(member));
+            (0..followers).for_each(|_| self.dispatcher.count_placed(member));
             self.enqueue(first, followers, member, index, servers);
         }
     }

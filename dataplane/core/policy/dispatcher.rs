@@ -477,8 +477,9 @@ impl Dispatcher {
         self.backlog.waiting
     }
 
-    /// Counts a task as sent to `member`, which the caller has chosen: the task follows an earlier one to its member.
-    pub fn count_follower(&mut self, member: Member) {
+    /// Counts a task as sent to `member` without a choice by the policy: a task that the caller placed, the rest of a
+    /// batch, or a task whose credit another one had taken.
+    pub fn count_placed(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
         if let Some(pending) = &mut self.pending {

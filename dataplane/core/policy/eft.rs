@@ -720,7 +720,7 @@ mod tests {
         let core = Core { index: 0, count: 3 };
         let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, core, 7);
         for member in [2, 3] {
-            (0..9).for_each(|_| dispatcher.count_follower(Member(member)));
+            (0..9).for_each(|_| dispatcher.count_placed(Member(member)));
         }
         let mut counts = [0_usize; 4];
         for _ in 0..1000 {

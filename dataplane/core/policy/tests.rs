@@ -120,7 +120,7 @@ fn choice_is_among_the_reported_candidates() {
 fn explained_minimum_matches_the_queues() {
     let mut dispatcher = dispatcher("jsq", 12);
     for member in 0..12 {
-        (0..member).for_each(|_| dispatcher.count_follower(Member(member)));
+        (0..member).for_each(|_| dispatcher.count_placed(Member(member)));
     }
     dispatcher.set_active(Member(1), false);
     let beliefs = dispatcher.beliefs();
@@ -577,7 +577,7 @@ fn ties_are_uniform() {
             for member in 0..24 {
                 let fast = fast > 1.0 && member % 2 == 1;
                 let sent = u16::from(fast) + if member < 16 { 0 } else { 2 };
-                (0..sent).for_each(|_| dispatcher.count_follower(Member(member)));
+                (0..sent).for_each(|_| dispatcher.count_placed(Member(member)));
             }
             counts[pick(&mut dispatcher).member.index()] += 1;
         }
@@ -635,8 +635,8 @@ fn remote_changes_arrive_with_the_exchange() {
 fn overloaded_cores_publish_large_differences_first() {
     let mut cores = Cores::new("jsq", 40, 2);
     cores.exchange(true);
-    cores.dispatchers[0].count_follower(Member(3));
-    (0..3).for_each(|_| cores.dispatchers[0].count_follower(Member(5)));
+    cores.dispatchers[0].count_placed(Member(3));
+    (0..3).for_each(|_| cores.dispatchers[0].count_placed(Member(5)));
     // An overloaded core publishes changes of at least two tasks, on a node of two cores.
     cores.exchange(false);
     cores.exchange(false); // a small difference stays unpublished
@@ -716,7 +716,7 @@ fn idle_members_are_taken_once_after_policy_change() {
 #[test]
 fn new_policy_inherits_known_idle_members() {
     let mut dispatcher = dispatcher("random", 3);
-    (0..3).for_each(|member| dispatcher.count_follower(Member(member)));
+    (0..3).for_each(|member| dispatcher.count_placed(Member(member)));
     (0..2).for_each(|member| reply(&mut dispatcher, member, 0)); // members 0 and 1 are idle again
     let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 3, Core::ONLY);
     dispatcher.swap_policy(&mut horus);
@@ -901,7 +901,7 @@ fn persistent_idle_tries_forgotten_members_again() {
 fn persistent_idle_is_not_misled_by_overtaken_reports() {
     let mut dispatcher = dispatcher("pi", 2);
     picks(&mut dispatcher, 2);
-    (0..2).for_each(|member| dispatcher.count_follower(Member(member)));
+    (0..2).for_each(|member| dispatcher.count_placed(Member(member)));
     reply(&mut dispatcher, 0, 0); // the second of two replies overtakes the first
     reply(&mut dispatcher, 0, 1);
     let next = pick(&mut dispatcher);

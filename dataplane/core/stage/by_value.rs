@@ -117,7 +117,7 @@ impl Stages {
     #[must_use]
     pub fn note_sent(&mut self, id: u16) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };
-        self.dispatchers[usize::from(worker.pool)].count_follower(worker.member);
+        self.dispatchers[usize::from(worker.pool)].count_placed(worker.member);
         true
     }
 

@@ -308,7 +308,7 @@ fn find_or_pick(
         if found.replaced {
             // Another task had taken this task's credit. This packet completes the task, which counts as outstanding
             // again.
-            stages.dispatchers[pool].count_follower(found.member);
+            stages.dispatchers[pool].count_placed(found.member);
         }
         return Ok(Pick { member: found.member, idle: false });
     }
