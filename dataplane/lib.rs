@@ -16,8 +16,10 @@ pub use wedjat_desired::{config, control};
 pub use wedjat_node::run;
 #[cfg(feature = "admin")]
 pub use {
-    wedjat_admin as admin, wedjat_batch as cosched, wedjat_core::peers,
-    wedjat_fabric as controller, wedjat_node::doctor,
+    wedjat_admin as admin, wedjat_batch as cosched,
+    wedjat_core::peers,
+    wedjat_fabric as controller,
+    wedjat_node::{advice, doctor},
 };
 
 /// Ports: devices that receive and send bursts of buffers. They do not read the contents.

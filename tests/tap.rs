@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 
 use tonic::Code;
 use wedjat::admin::generated::{StartTapRequest, Tap};
-use wedjat::admin::{Access, ClientError, Connection, Handle, Requests, Server, TapPoints};
+use wedjat::admin::{
+    Access, ClientError, Connection, Handle, Requests, Server, TapOwner, TapPoints, TapSpec,
+};
 use wedjat::config::{Config, ControlConfig};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{FramePool, RingPort, pair};
@@ -135,6 +137,8 @@ struct Node {
     stop: [Arc<AtomicBool>; 2],
     /// Threads of the cores and of the control.
     threads: Vec<JoinHandle<()>>,
+    /// Handle for requests to the control.
+    handle: Option<Handle>,
     /// The control's gRPC server.
     server: Option<Server>,
 }
@@ -151,9 +155,11 @@ impl Node {
             pause: Arc::default(),
             stop: Default::default(),
             threads: Vec::new(),
+            handle: None,
             server: None,
         };
         let handle = node.run(&config);
+        node.handle = Some(handle.clone());
         node.server = Server::start(&ControlConfig::default(), Some(&state), handle, &[]).unwrap();
         node
     }
@@ -360,6 +366,58 @@ fn tap_limits_port_length_and_count() {
     wait_until("the tap has ended", || connection.show().unwrap().tap.is_none());
     connection.start_tap(into(&node.path("2"))).unwrap();
     assert!(connection.stop_tap().unwrap().file.ends_with("/2"));
+}
+
+// promise: control.3
+#[test]
+fn capture_ends_with_its_client() {
+    let node = Node::start();
+    let (mut connection, mut other) = (node.connect(), node.connect());
+    // A client that leaves during its capture, and one that leaves after all packets were written.
+    for packets in [None, Some(1)] {
+        let file = node.path("left");
+        let call = connection.capture(StartTapRequest { packets, ..into(&file) }).unwrap();
+        node.pass(5);
+        assert!(file.exists());
+        if packets.is_some() {
+            wait_until("the tap has ended", || other.show().unwrap().tap.is_none());
+        }
+        drop((call, connection));
+        wait_until("the tap has ended", || other.show().unwrap().tap.is_none());
+        wait_until("the file is removed", || !file.exists());
+        assert_eq!(other.stop_tap().unwrap_err().to_string(), "no tap is on");
+        connection = node.connect();
+    }
+    // A client that asks for the result keeps its file.
+    let file = node.path("kept");
+    let call = connection.capture(into(&file)).unwrap();
+    node.pass(5);
+    connection.stop_tap().unwrap();
+    drop((call, connection));
+    // The node handles the end of the call before this request.
+    other.start_tap(into(&node.path("next"))).unwrap();
+    other.stop_tap().unwrap();
+    assert!(file.exists());
+}
+
+// promise: control.3
+#[test]
+fn own_capture_gives_way_to_a_client() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    let (sender, receiver) = mpsc::channel();
+    let spec = TapSpec { file: node.path("own"), owner: TapOwner::Node, ..TapSpec::default() };
+    node.handle.as_ref().unwrap().capture(spec, move |session| _ = sender.send(session));
+    let session = receiver.recv().unwrap().unwrap();
+    // Clients neither see nor end it.
+    assert_eq!(connection.show().unwrap().tap, None);
+    assert_eq!(connection.stop_tap().unwrap_err().to_string(), "no tap is on");
+    assert!(node.path("own").exists());
+    connection.start_tap(into(&node.path("client"))).unwrap();
+    assert!(!node.path("own").exists());
+    node.pass(5);
+    drop(session);
+    assert!(connection.stop_tap().unwrap().written > 0);
 }
 
 // promise: control.3

@@ -775,7 +775,8 @@ fn every_account_and_state_key_is_documented() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state");
     let workers = vec![WorkerSpec { id: 1, server: 0 }];
-    let pools = vec![PoolSpec { id: 1, policy: "horus".to_owned(), workers }];
+    let pools =
+        vec![PoolSpec { id: 1, policy: "horus".to_owned(), objective: String::new(), workers }];
     let servers = vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()];
     let spec = Spec { cores: 1, ports: 1, servers, pools, ticks_hz: 1, ..Spec::default() };
     let table = Table::create(&path, &spec).unwrap();

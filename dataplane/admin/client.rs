@@ -71,6 +71,12 @@ impl From<tonic::Status> for ClientError {
     }
 }
 
+/// Call during which a node captures packets.
+#[derive(Debug)]
+pub struct CaptureCall {
+    _call: tonic::Streaming<proto::Tap>,
+}
+
 /// Connection to a node.
 #[derive(Debug)]
 pub struct Connection {
@@ -147,6 +153,26 @@ impl Connection {
     ) -> Result<proto::Tap, ClientError> {
         let call = self.client.start_tap(timed(request));
         tap(self.runtime.block_on(call)?.into_inner().tap)
+    }
+
+    /// Starts a tap like [`Connection::start_tap`], which ends with the returned call. The node then removes the file,
+    /// unless [`Connection::stop_tap`] has returned.
+    ///
+    /// # Errors
+    /// If the node refuses, or does not answer.
+    pub fn capture(&mut self, request: proto::StartTapRequest) -> Result<CaptureCall, ClientError> {
+        let client = &mut self.client;
+        self.runtime.block_on(async {
+            let limit =
+                tonic::Status::deadline_exceeded("the node has not started the tap in time");
+            // The call lasts as long as the capture, so that it has no time limit of its own.
+            let begun = async {
+                let mut call = client.capture(tonic::Request::new(request)).await?.into_inner();
+                tap(call.message().await?)?;
+                Ok(CaptureCall { _call: call })
+            };
+            tokio::time::timeout(CALL_MAX, begun).await.unwrap_or_else(|_| Err(limit.into()))
+        })
     }
 
     /// Makes the node end its tap. Returns the result.

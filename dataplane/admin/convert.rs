@@ -8,14 +8,14 @@ use wedjat_core::limits::WORKER_ID_MAX;
 use wedjat_core::nearest::nearest;
 use wedjat_core::node::explain::Filter;
 use wedjat_core::reason::DropReason;
-use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot};
+use wedjat_core::state::table::{AutoSnapshot, MemberSnapshot, PoolSnapshot};
 use wedjat_desired::config::ids::NAMED_MAX;
 use wedjat_desired::control::{Change, ChangeError, Pool, invalid_text, overflow_name};
 
 use super::explain::ExplainSpec;
 use super::generated as proto;
 use super::requests::{NodeSnapshot, RequestError};
-use super::tap::{TapError, TapSpec, TapStats};
+use super::tap::{TapError, TapOwner, TapSpec, TapStats};
 
 /// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 256;
@@ -120,7 +120,8 @@ pub fn show_reply(node: &NodeSnapshot) -> proto::ShowReply {
 pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
     let proto::StartTapRequest { file, port, snaplen, packets } = request;
     let (file, port) = (file.into(), (!port.is_empty()).then_some(port));
-    TapSpec { file, port, snaplen: snaplen.map(|bytes| bytes as usize), packets }
+    let snaplen = snaplen.map(|bytes| bytes as usize);
+    TapSpec { file, port, snaplen, packets, owner: TapOwner::Nobody }
 }
 
 /// Converts a request for explanations.
@@ -228,5 +229,11 @@ fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) 
         scheduled: node.tally.scheduled(pool.id),
         leaving: pool.is_leaving,
         workers: pool.members.iter().enumerate().filter_map(worker).collect(),
+        // A pool that is new has no state yet.
+        auto: pool.settings.auto.map(|objective| {
+            let state = state.and_then(|state| state.auto.clone()).unwrap_or_default();
+            let AutoSnapshot { decision, switches, .. } = state;
+            proto::Auto { objective: objective.to_string(), decision, switches }
+        }),
     }
 }

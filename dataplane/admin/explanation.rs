@@ -10,7 +10,7 @@ use wedjat_core::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Recor
 use wedjat_core::policy::beliefs::MemberEstimate;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::Load;
-use wedjat_core::state::table::Role;
+use wedjat_core::state::table::{AutoSnapshot, PoolSnapshot, Role};
 use wedjat_core::wire::arp::Operation;
 use wedjat_core::wire::task::{Code, Header};
 use wedjat_core::wire::udp::Datagram;
@@ -27,6 +27,8 @@ pub struct ExplainContext<'a> {
     pub role: Role,
     /// Its pools and servers.
     pub membership: &'a Membership,
+    /// State of its pools; empty if there is none.
+    pub pools: &'a [PoolSnapshot],
     /// Session with ports and number of lost records.
     pub explaining: &'a ExplainSession,
 }
@@ -71,6 +73,12 @@ impl ExplainContext<'_> {
         };
         explanation.text = self.sentence(record, &explanation);
         explanation
+    }
+
+    /// Returns the choice of the policy of a task's pool by the node, if there is one.
+    fn auto(&self, record: &Record) -> Option<&AutoSnapshot> {
+        let id = record.seen.header()?.pool;
+        self.pools.iter().find(|pool| pool.id == id)?.auto.as_ref()
     }
 
     /// Returns the pool with this id.
@@ -249,6 +257,9 @@ impl ExplainContext<'_> {
         if record.follows {
             return Some("the first packet of its task went there".to_owned());
         }
+        let chosen_by = self.auto(record).map_or_else(String::new, |auto| {
+            format!(" by auto(objective={}), {}", auto.objective, auto.decision)
+        });
         let policy = &beliefs.policy;
         let (active, idle) = (beliefs.active, beliefs.idle);
         // The rest is the reason of a worker's choice: policy, basis, and the estimates of the candidates.
@@ -265,7 +276,7 @@ impl ExplainContext<'_> {
             "asked" => format!("of {active} {members}, by the answers of the probed ones"),
             _ => format!("the least loaded of {active} {members}"),
         };
-        let mut text = format!("{policy}, {basis}");
+        let mut text = format!("{policy}{chosen_by}, {basis}");
         for one in &beliefs.candidates {
             let _ = write!(text, "{}", estimate_text(one));
         }

@@ -60,6 +60,23 @@ pub struct Pool {
     /// Number of tasks sent to its workers, including departed ones.
     #[prost(uint64, tag = "8")]
     pub scheduled: u64,
+    /// Choice of the policy by the node; absent for a fixed policy.
+    #[prost(message, optional, tag = "9")]
+    pub auto: ::core::option::Option<Auto>,
+}
+/// Choice of a pool's policy by its node. The pool's policy is the one that runs.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Auto {
+    /// Objective, as in "auto(objective=p99)".
+    #[prost(string, tag = "1")]
+    pub objective: ::prost::alloc::string::String,
+    /// Last decision: its kind, as in wedjat_pool_auto_info, and its reason. Empty before the first.
+    #[prost(string, tag = "2")]
+    pub decision: ::prost::alloc::string::String,
+    /// Number of switches of the running policy.
+    #[prost(uint64, tag = "3")]
+    pub switches: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -612,6 +629,31 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "StopTap"));
             self.inner.unary(req, path, codec).await
         }
+        /// Starts a tap that ends with this call. Answers when all cores record. If the client ends the call before
+        /// it has the result of StopTap, the node removes the file.
+        pub async fn capture(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StartTapRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Tap>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/wedjat.v1.Control/Capture",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Capture"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Streams explanations of packets from now on. Ends after the requested number, or when the client ends the
         /// call. A node serves one such call at a time.
         pub async fn explain(
@@ -682,6 +724,18 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::StopTapRequest>,
         ) -> std::result::Result<tonic::Response<super::StopTapReply>, tonic::Status>;
+        /// Server streaming response type for the Capture method.
+        type CaptureStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Tap, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Starts a tap that ends with this call. Answers when all cores record. If the client ends the call before
+        /// it has the result of StopTap, the node removes the file.
+        async fn capture(
+            &self,
+            request: tonic::Request<super::StartTapRequest>,
+        ) -> std::result::Result<tonic::Response<Self::CaptureStream>, tonic::Status>;
         /// Server streaming response type for the Explain method.
         type ExplainStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Explanation, tonic::Status>,
@@ -1025,6 +1079,52 @@ pub mod control_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/wedjat.v1.Control/Capture" => {
+                    #[allow(non_camel_case_types)]
+                    struct CaptureSvc<T: Control>(pub Arc<T>);
+                    impl<
+                        T: Control,
+                    > tonic::server::ServerStreamingService<super::StartTapRequest>
+                    for CaptureSvc<T> {
+                        type Response = super::Tap;
+                        type ResponseStream = T::CaptureStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StartTapRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::capture(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CaptureSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

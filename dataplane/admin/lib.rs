@@ -36,9 +36,9 @@ mod tally;
 mod tap;
 
 pub use answer::Answer;
-pub use client::{Access, ClientError, Connection};
+pub use client::{Access, CaptureCall, ClientError, Connection};
 pub use client::{channel_at, channel_to};
-pub use convert::refusal;
+pub use convert::{refusal, show_reply};
 pub use cpus::stay_on;
 pub use explain::{ExplainSession, ExplainSpec};
 pub use follow::{ControllerLink, FollowResult, FollowerKind, KnownState};
@@ -49,4 +49,4 @@ pub use requests::{Handle, NodeSnapshot, ReloadResult, RequestError, Requests};
 pub use server::Server;
 pub use socket::{OwnersSocket, SocketError, socket_path};
 pub use tally::{Tally, Tasks};
-pub use tap::{TapError, TapPoints, TapSpec, TapStats, packets};
+pub use tap::{CaptureSession, TapError, TapOwner, TapPoints, TapSpec, TapStats, packets};

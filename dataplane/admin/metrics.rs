@@ -168,7 +168,7 @@ const POOL_HISTOGRAMS: [HistogramRow<PoolSnapshot>; 2] = [
         |pool| &pool.queue_wait,
     ),
 ];
-const POOL_ROWS: [Row; 5] = [
+const POOL_ROWS: [Row; 7] = [
     ("wedjat_pool_info", Gauge, "", "pool, policy", "Always 1."),
     ("wedjat_pool_workers", Gauge, "workers", POOL, "Workers of the pool."),
     (
@@ -191,6 +191,21 @@ const POOL_ROWS: [Row; 5] = [
         "tasks",
         POOL,
         "Tasks sent to the pool's workers, also those that left.",
+    ),
+    (
+        "wedjat_pool_auto_info",
+        Gauge,
+        "",
+        "pool, objective, decision",
+        "1 for a pool whose node chooses the policy. `decision` is the last one: `best` (no policy is better), `confirming` (a \
+         second choice must confirm a better one), `mispredicted`, `unmeasured`, `switch`, `fallback` (to `eft`), or `none`.",
+    ),
+    (
+        "wedjat_pool_auto_switches",
+        Counter,
+        "switches",
+        POOL,
+        "Switches of the policy by the node, since it began to choose.",
     ),
 ];
 const WORKER_ROWS: [Row; 6] = [
@@ -443,6 +458,15 @@ fn pools(text: &mut Text, node: &NodeSnapshot) {
             let label = ("pool", &pool.id as &dyn Display);
             match row_index {
                 0 => text.sample(&family, &[label, ("policy", &pool.policy)], &1),
+                5 | 6 => {
+                    let Some(auto) = &pool.auto else { continue };
+                    let labels: [(_, &dyn Display); 3] =
+                        [label, ("objective", &auto.objective), ("decision", &auto.kind())];
+                    match row_index {
+                        5 => text.sample(&family, &labels, &1),
+                        _ => text.sample(&family, &[label], &auto.switches),
+                    }
+                }
                 1 => text.sample(&family, &[label], &members.count()),
                 2 => {
                     let active = members.filter(|worker| worker.is_active()).count();

@@ -300,8 +300,9 @@ impl Offline {
         let stamps = Stamps::from(BEGIN, first, TICKS_HZ);
         let explaining = ExplainSession::new(vec![records], ports, stamps, Box::new(|| ()));
         let (role, membership) = (self.source.node().role, &node.membership);
+        let membership = membership.clone();
         let context =
-            ExplainContext { role, membership: &membership.clone(), explaining: &explaining };
+            ExplainContext { role, membership: &membership, pools: &[], explaining: &explaining };
         let mut remaining = count;
         for packet in &self.packets {
             let since = packet.time.saturating_sub(first);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
+use wedjat_core::policy::Objective;
 use wedjat_core::state::Table;
 use wedjat_core::state::table::Snapshot;
 use wedjat_core::stats::PortStats;
@@ -22,7 +23,9 @@ use super::explain::{ExplainSession, ExplainSpec};
 use super::follow::{ControllerLink, FollowResult, FollowerKind};
 use super::reload::{Comparison, Reader};
 use super::tally::Tally;
-use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
+use super::tap::{
+    CaptureSession, ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps,
+};
 
 /// Interval after which workers' reports are counted again, unless a core lacks a change. The counters in the state
 /// wrap at 2^32.
@@ -123,7 +126,14 @@ enum Request {
         answer: Answer<Result<FollowResult, RequestError>>,
     },
     StartTap(TapSpec, TapAnswer),
-    StopTap(TapAnswer),
+    /// End of the tap with this number, or of a client's.
+    StopTap(Option<u64>, TapAnswer),
+    /// End of the tap with this number, whose owner has left.
+    AbandonTap(u64),
+    /// Pools whose policy the node chooses.
+    AutoPools(Answer<Vec<(u16, Objective)>>),
+    /// Decision on a pool's policy, and the number of switches so far.
+    NoteDecision(u16, String, u64),
     Explain(ExplainSpec, ExplainAnswer),
     /// End of the explanation with this order number.
     EndExplaining(u64),
@@ -140,7 +150,10 @@ impl fmt::Debug for Request {
             Self::Apply(..) => "Apply",
             Self::Follow { .. } => "Follow",
             Self::StartTap(..) => "StartTap",
-            Self::StopTap(_) => "StopTap",
+            Self::StopTap(..) => "StopTap",
+            Self::AbandonTap(_) => "AbandonTap",
+            Self::AutoPools(_) => "AutoPools",
+            Self::NoteDecision(..) => "NoteDecision",
             Self::Explain(..) => "Explain",
             Self::EndExplaining(_) => "EndExplaining",
         })
@@ -233,9 +246,37 @@ impl Handle {
         let _ = self.0.send(Request::StartTap(spec, Box::new(answer)));
     }
 
-    /// Requests the end of the tap. The answer comes when the file is complete.
-    pub fn stop_tap(&self, answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static) {
-        let _ = self.0.send(Request::StopTap(Box::new(answer)));
+    /// Requests the end of the tap with this number, or of a client's tap for `None`. The answer comes when the file is
+    /// complete.
+    pub fn stop_tap(
+        &self,
+        number: Option<u64>,
+        answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static,
+    ) {
+        let _ = self.0.send(Request::StopTap(number, Box::new(answer)));
+    }
+
+    /// Requests a tap that ends with the session in the answer. The answer comes when all cores record.
+    pub fn capture(
+        &self,
+        spec: TapSpec,
+        answer: impl FnOnce(Result<CaptureSession, TapError>) + Send + 'static,
+    ) {
+        let sender = self.0.clone();
+        self.start_tap(spec, move |started| {
+            let end = move |number| _ = sender.send(Request::AbandonTap(number));
+            answer(started.map(|stats| CaptureSession::new(stats, end)));
+        });
+    }
+
+    /// Requests the pools whose policy the node chooses, with their objectives.
+    pub fn auto_pools(&self, answer: impl FnOnce(Vec<(u16, Objective)>) + Send + 'static) {
+        let _ = self.0.send(Request::AutoPools(Box::new(answer)));
+    }
+
+    /// Publishes the last decision on a pool's policy, and the number of switches so far.
+    pub fn note_decision(&self, pool: u16, decision: String, switches: u64) {
+        let _ = self.0.send(Request::NoteDecision(pool, decision, switches));
     }
 
     /// Requests explanations of packets. The answer comes when all cores record them. They stop when the
@@ -531,8 +572,20 @@ impl<C: Cores> Requests<C> {
                     }
                 }
             }
+            Request::StartTap(spec, answer) if self.taps.gives_way(&spec) => {
+                return Some(Request::StartTap(spec, answer));
+            }
             Request::StartTap(spec, answer) => self.taps.start(&spec, answer),
-            Request::StopTap(answer) => self.taps.stop(answer),
+            Request::StopTap(number, answer) => self.taps.stop(number, answer),
+            Request::AbandonTap(number) => self.taps.abandon(number),
+            Request::AutoPools(answer) => {
+                let pools = self.control.membership().pools.iter().flatten();
+                let pools = pools.filter(|pool| !pool.is_leaving);
+                answer(pools.filter_map(|pool| Some((pool.id, pool.settings.auto?))).collect());
+            }
+            Request::NoteDecision(pool, decision, switches) => {
+                self.table.note_decision(pool, &decision, switches);
+            }
             Request::Explain(spec, answer) => {
                 let sender = self.sender.clone();
                 let end = move |number| _ = sender.send(Request::EndExplaining(number));

@@ -16,6 +16,7 @@ use super::explanation::ExplainContext;
 use super::generated as proto;
 use super::generated::control_server::Control;
 use super::requests::{Handle, NodeSnapshot};
+use super::tap::{TapOwner, TapSpec};
 
 /// Interval at which a stream of explanations reads the cores' records.
 const READ: Duration = Duration::from_millis(2);
@@ -64,7 +65,8 @@ async fn stream_explanations(
             // Always present: the names were read above.
             let Some((node, _)) = &node else { break };
             let (role, membership) = (node.snapshot.role, &node.membership);
-            let context = ExplainContext { role, membership, explaining: &explaining };
+            let (pools, explaining) = (&node.snapshot.pools[..], &explaining);
+            let context = ExplainContext { role, membership, pools, explaining };
             if to.send(Ok(context.explanation(record))).await.is_err() {
                 return;
             }
@@ -161,9 +163,34 @@ impl Control for Service {
         _: Request<proto::StopTapRequest>,
     ) -> Result<Response<proto::StopTapReply>, Status> {
         let (answer, answered) = oneshot::channel();
-        self.handle.stop_tap(move |done| _ = answer.send(done));
+        self.handle.stop_tap(None, move |done| _ = answer.send(done));
         let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
         Ok(Response::new(proto::StopTapReply { tap: Some(tap_message(&tap)) }))
+    }
+
+    /// State of a tap, as a stream that lasts as long as the tap may.
+    type CaptureStream = ReceiverStream<Result<proto::Tap, Status>>;
+
+    /// Starts to record packets into a file, until the client ends the call, or the node ends.
+    async fn capture(
+        &self,
+        request: Request<proto::StartTapRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        let spec = TapSpec { owner: TapOwner::Call, ..tap_spec(request.into_inner()) };
+        let (answer, answered) = oneshot::channel();
+        self.handle.capture(spec, move |done| _ = answer.send(done));
+        let session = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
+        let (to, from) = mpsc::channel(1);
+        let mut stopped = self.stopped.clone();
+        tokio::spawn(async move {
+            let _ = to.send(Ok(tap_message(&session.stats))).await;
+            tokio::select! {
+                () = to.closed() => {}
+                _ = stopped.wait_for(|is_stopped| *is_stopped) => {}
+            }
+            drop(session);
+        });
+        Ok(Response::new(ReceiverStream::new(from)))
     }
 
     /// Explanations, as a stream to the client.

@@ -114,7 +114,8 @@ mod tests {
     /// Returns the state of a node with two cores and one pool, 7.
     fn table(workers: &[u16]) -> Table {
         let workers = workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect();
-        let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
+        let pools =
+            vec![PoolSpec { id: 7, policy: "horus".into(), objective: String::new(), workers }];
         let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
         Table::heap(&Spec { cores: 2, ports: 1, servers, pools, ..Spec::default() })
     }

@@ -36,6 +36,18 @@ const WAITING_MAX: usize = 64 << 20;
 /// Maximum length of a path in bytes.
 const PATH_MAX: usize = 4096;
 
+/// Owner of a tap, which decides on its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TapOwner {
+    /// No client: the tap is on until any client ends it.
+    #[default]
+    Nobody,
+    /// The client of a call: the tap ends with the call, and the node then removes a file that nobody asked for.
+    Call,
+    /// The node itself: the same, and the tap gives way to that of a client. Clients do not see it.
+    Node,
+}
+
 /// Request for a tap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TapSpec {
@@ -47,11 +59,17 @@ pub struct TapSpec {
     pub snaplen: Option<usize>,
     /// Number of packets after which the tap ends; `None` for no limit.
     pub packets: Option<u64>,
+    /// Owner.
+    pub owner: TapOwner,
 }
 
 /// State of a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapStats {
+    /// Number of the tap at its node.
+    pub number: u64,
+    /// Owner.
+    pub owner: TapOwner,
     /// File.
     pub file: PathBuf,
     /// Devices of the recorded ports.
@@ -155,6 +173,33 @@ impl fmt::Debug for TapPoints {
     }
 }
 
+/// A tap that ends with this value. If its result was not requested before, the node removes the file.
+pub struct CaptureSession {
+    /// State at the start.
+    pub stats: TapStats,
+    /// Callback for the drop.
+    end: Box<dyn Fn(u64) + Send + Sync>,
+}
+
+impl CaptureSession {
+    /// Creates the session of a tap. It calls `end` on drop, with the number for [`Taps::abandon`].
+    pub fn new(stats: TapStats, end: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { stats, end: Box::new(end) }
+    }
+}
+
+impl fmt::Debug for CaptureSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaptureSession").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+impl Drop for CaptureSession {
+    fn drop(&mut self) {
+        (self.end)(self.stats.number);
+    }
+}
+
 /// Callback for the result of a tap request.
 pub type TapAnswer = Answer<Result<TapStats, TapError>>;
 
@@ -203,7 +248,7 @@ impl Taps {
     pub fn start(&mut self, spec: &TapSpec, answer: TapAnswer) {
         match self.begin(spec) {
             Ok(mut active) => {
-                log::info!("tap: {} is written", spec.file.display());
+                log::log!(active.level(), "tap: {} is written", spec.file.display());
                 active.start_answer = Some(answer);
                 (self.active, self.ended) = (Some(active), None);
             }
@@ -258,6 +303,8 @@ impl Taps {
         }
         let names = ports.iter().map(|&port| points.ports[port].clone());
         let stats = TapStats {
+            number: self.number,
+            owner: spec.owner,
             file: spec.file.clone(),
             ports: names.collect(),
             snaplen,
@@ -274,20 +321,55 @@ impl Taps {
             since: Instant::now(),
             start_answer: None,
             stop_answers: Vec::new(),
+            is_abandoned: false,
             phase: Phase::On,
         })
     }
 
-    /// Ends the tap. Answers when the file is complete. After a tap that ended by itself, answers with its result.
-    pub fn stop(&mut self, answer: TapAnswer) {
-        match (&mut self.active, self.ended.take()) {
-            (Some(active), _) => {
+    /// Ends the tap with this number, or a client's for `None`. Answers when the file is complete. After a tap that ended
+    /// by itself, answers with its result.
+    pub fn stop(&mut self, number: Option<u64>, answer: TapAnswer) {
+        let is_meant = |stats: &TapStats| match number {
+            Some(number) => stats.number == number,
+            None => stats.owner != TapOwner::Node,
+        };
+        match &mut self.active {
+            Some(active) if is_meant(&active.stats) => {
                 active.stop_answers.push(answer);
+                return self.end();
+            }
+            _ => {}
+        }
+        // The result of a failed tap has no number.
+        let ended = self.ended.take_if(|ended| ended.as_ref().map_or(true, is_meant));
+        answer(ended.unwrap_or(Err(TapError::None)));
+    }
+
+    /// Ends the tap with this number, if it is on, and removes its file: its client has left.
+    pub fn abandon(&mut self, number: u64) {
+        match &mut self.active {
+            Some(active) if active.stats.number == number => {
+                // A request to stop it still wants the file.
+                active.is_abandoned = active.stop_answers.is_empty();
                 self.end();
             }
-            (None, Some(ended)) => answer(ended),
-            (None, None) => answer(Err(TapError::None)),
+            _ => {
+                let is_meant = |ended: &Result<TapStats, _>| {
+                    ended.as_ref().is_ok_and(|stats| stats.number == number)
+                };
+                if let Some(Ok(stats)) = self.ended.take_if(|ended| is_meant(ended)) {
+                    remove(&stats.file);
+                }
+            }
         }
+    }
+
+    /// Returns true if a capture by the node itself is ending to give way to this tap, so that the request must wait.
+    pub fn gives_way(&mut self, spec: &TapSpec) -> bool {
+        let own = self.active.as_ref().filter(|one| one.stats.owner == TapOwner::Node);
+        let Some(active) = own.filter(|_| spec.owner != TapOwner::Node) else { return false };
+        self.abandon(active.stats.number);
+        true
     }
 
     /// Orders the cores to stop recording.
@@ -392,9 +474,10 @@ impl Taps {
             || active.is_some_and(|one| one.start_answer.is_some() || one.phase != Phase::On)
     }
 
-    /// Returns the state of the active tap.
+    /// Returns the state of a client's active tap.
     pub fn stats_now(&self) -> Option<TapStats> {
-        self.active.as_ref().map(ActiveTap::stats)
+        let active = self.active.as_ref().filter(|one| one.stats.owner != TapOwner::Node);
+        active.map(ActiveTap::stats)
     }
 
     /// Answers waiting requests, and frees the orders that cores returned. Ends a tap that has all its packets, or
@@ -413,10 +496,12 @@ impl Taps {
         if active.phase == Phase::On {
             if let Some(answer) = active.start_answer.take_if(|_| is_taken || is_late) {
                 answer(if is_taken { Ok(active.stats()) } else { Err(TapError::Late) });
+                // A call that failed cannot end the tap.
+                active.is_abandoned = !is_taken && active.stats.owner != TapOwner::Nobody;
             }
             // The thread has written all requested packets, or cannot write any more.
-            if active.has_written() {
-                active.stats.has_ended = true;
+            active.stats.has_ended = active.has_written();
+            if active.stats.has_ended || active.is_abandoned {
                 self.end();
             }
             return;
@@ -436,12 +521,16 @@ impl Taps {
         let ended = active.join();
         match &ended {
             Ok(TapStats { file, written, lost, .. }) => {
-                log::info!("tap: {} has {}; {lost} lost", file.display(), packets(*written));
+                let packets = packets(*written);
+                log::log!(active.level(), "tap: {} has {packets}; {lost} lost", file.display());
             }
             Err(error) => log::error!("tap: {error}"),
         }
         if let Some(answer) = active.start_answer.take() {
             answer(ended.clone());
+        }
+        if active.is_abandoned || (active.stats.owner == TapOwner::Node && ended.is_err()) {
+            return remove(&active.stats.file);
         }
         if active.stop_answers.is_empty() {
             self.ended = Some(ended);
@@ -541,6 +630,8 @@ struct ActiveTap {
     start_answer: Option<TapAnswer>,
     /// Requests for the end that wait for the file.
     stop_answers: Vec<TapAnswer>,
+    /// True if nobody wants its file any more.
+    is_abandoned: bool,
     phase: Phase,
 }
 
@@ -554,7 +645,22 @@ impl fmt::Debug for ActiveTap {
     }
 }
 
+/// Removes the file of an abandoned tap.
+fn remove(file: &Path) {
+    if let Err(error) = std::fs::remove_file(file) {
+        log::warn!("tap: {}: not removed: {error}", file.display());
+    }
+}
+
 impl ActiveTap {
+    /// Returns the level of its log lines. Captures by the node itself are too frequent for the usual one.
+    fn level(&self) -> log::Level {
+        match self.stats.owner {
+            TapOwner::Node => log::Level::Debug,
+            _ => log::Level::Info,
+        }
+    }
+
     /// Returns the state with the current counters.
     fn stats(&self) -> TapStats {
         let (written, lost) = (self.shared.written.load(Relaxed), self.shared.lost.load(Relaxed));

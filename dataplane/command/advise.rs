@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use wedjat::admin::generated::{Pool, ShowReply, StartTapRequest, Worker};
+use wedjat::admin::generated::{Auto, Pool, ShowReply, StartTapRequest};
 use wedjat::admin::{Connection, packets};
+use wedjat::advice::{LOST_MAX, SNAPLEN, node_pool};
 use wedjat::control::Change;
 use wedjat::quantity;
-use wedjat_sim::advise::capture::Speeds;
+use wedjat::state::table::AutoSnapshot;
 use wedjat_sim::advise::decision::Action;
 use wedjat_sim::advise::node::NodePool;
 use wedjat_sim::advise::report::Report;
@@ -33,12 +34,11 @@ Without a log, a capture, or workers, load and service, it captures packets of t
 `wedjat ctl tap`, and a reply's extension with the service time. Nothing else changes at the node, unless --apply is given.
 Exit status: 0, or 1 if no policy is stable, or if something failed.";
 
-/// Bytes kept of each packet: all headers, also over IPv6 with a proof of origin.
-const SNAPLEN: u32 = 128;
 /// Interval between requests that ask the node if the capture has ended.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
-/// Largest fraction of packets that may be missing in a capture.
-const LOST_MAX: f64 = 0.001;
+/// Reason why `--apply` changes no pool whose node chooses the policy.
+const AUTO_APPLIES: &str =
+    "the node chooses this pool's policy itself; fix it by `wedjat ctl pool policy`";
 
 /// Arguments of `wedjat advise`.
 #[derive(Debug, Args)]
@@ -69,13 +69,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
             return Err("--apply: it changes a running node, but other options give the conditions; omit them".into());
         }
         let report = advise::advise(&advice)?;
-        return finish(arguments, &report, html.as_deref(), None);
+        return finish(arguments, &report, html.as_deref(), (None, None));
     }
     // Only the local socket: the capture is a file on this machine, and needs no certificates.
     let state = access_to(advice.conditions.node.as_deref(), None, [&None, &None, &None])?;
     let mut node = Connection::open(&state)?;
     let shown = node.show()?;
     let pool = select(&shown, advice.conditions.pool)?;
+    let auto = pool.auto.clone();
     let pool = node_pool(&shown, pool)?;
     let file = CaptureFile::new();
     capture(arguments, &mut node, &file)?;
@@ -84,11 +85,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     advice.conditions.capture = Some(file.0.clone());
     let report = advise::advise(&advice)?;
     drop(file);
+    let auto = auto.as_ref();
     let applied = match arguments.apply {
+        true if auto.is_some() => Some(Applied::Unchanged(AUTO_APPLIES.to_owned())),
         true => Some(apply(&report, &pool, shown.version, &mut node)?),
         false => None,
     };
-    finish(arguments, &report, html.as_deref(), applied)
+    finish(arguments, &report, html.as_deref(), (applied, auto))
 }
 
 /// Result of `--apply`.
@@ -99,13 +102,13 @@ enum Applied {
     Unchanged(String),
 }
 
-/// Prints the report, and writes its page to the file `html`. `applied` is `None` without `--apply`. The exit code says
-/// if a policy is stable.
+/// Prints the report, and writes its page to the file `html`. `applied` is `None` without `--apply`, `auto` if the node
+/// does not choose the pool's policy. The exit code says if a policy is stable.
 fn finish(
     arguments: &Arguments,
     report: &Report,
     html: Option<&Path>,
-    applied: Option<Applied>,
+    (applied, auto): (Option<Applied>, Option<&Auto>),
 ) -> Outcome {
     write_page(report, html)?;
     let text = if arguments.json {
@@ -118,13 +121,21 @@ fn finish(
                 Applied::Unchanged(reason) => json!({ "version": null, "reason": reason }),
             };
         }
+        json["auto"] = serde_json::to_value(auto)?;
         format!("{}\n", serde_json::to_string_pretty(&json)?)
     } else {
         let applied = applied.map_or_else(String::new, |applied| match applied {
             Applied::Changed(version, change) => format!("Applied: version {version}: {change}\n"),
             Applied::Unchanged(reason) => format!("Not applied: {reason}\n"),
         });
-        report.text() + &applied
+        let auto = auto.cloned().map_or_else(String::new, |auto| {
+            let Auto { objective, decision, switches } = auto;
+            format!(
+                "The pool is under {}.\n",
+                AutoSnapshot { objective, decision, switches }.text()
+            )
+        });
+        report.text() + &auto + &applied
     };
     print(&text)?;
     let is_stable = report.advice.best.is_some();
@@ -168,32 +179,6 @@ fn select(shown: &ShowReply, id: Option<u32>) -> Result<&Pool, String> {
     }
 }
 
-/// Returns the quantities of a pool that the node knows. Counts only workers that may get tasks.
-fn node_pool(shown: &ShowReply, pool: &Pool) -> Result<NodePool, String> {
-    let is_active = |worker: &&Worker| {
-        !worker.drained
-            && !worker.leaving
-            && ["configured", "registered"].contains(&worker.presence.as_str())
-    };
-    let active: Vec<_> = pool.workers.iter().filter(is_active).collect();
-    if active.is_empty() {
-        return Err(format!(
-            "no worker of pool {} may get tasks; start the workers first",
-            pool.id
-        ));
-    }
-    let speeds: Speeds = active.iter().map(|worker| (worker.id, worker.speed)).collect();
-    let differ = active.iter().any(|worker| worker.speed != active[0].speed);
-    Ok(NodePool {
-        id: pool.id,
-        workers: active.len(),
-        dispatchers: shown.cores.len(),
-        policy: pool.policy.clone(),
-        // Equal configured speeds are the default. The capture shows the real ones.
-        speeds: differ.then_some(speeds),
-    })
-}
-
 /// Temporary file of a capture; removed on drop.
 struct CaptureFile(PathBuf);
 
@@ -226,10 +211,11 @@ fn capture(
         .0
         .to_str()
         .ok_or("the path of the folder for temporary files is not UTF-8; set TMPDIR")?;
-    node.start_tap(StartTapRequest {
+    // The node ends the tap and removes its file if this process ends first, for instance by SIGINT.
+    let call = node.capture(StartTapRequest {
         file: name.to_owned(),
         port: String::new(),
-        snaplen: Some(SNAPLEN),
+        snaplen: Some(SNAPLEN as u32),
         packets: Some(arguments.packets),
     })?;
     let began = Instant::now();
@@ -237,6 +223,7 @@ fn capture(
         std::thread::sleep(ASK_INTERVAL);
     }
     let tap = node.stop_tap()?;
+    drop(call);
     if tap.lost as f64 > LOST_MAX * tap.written as f64 {
         return Err(format!(
             "the node captured {} and had no room for {}; give --packets {}",

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wedjat::admin::generated::{Pool, ShowReply, StartTapRequest, Tap, Worker};
+use wedjat::admin::generated::{Auto, Pool, ShowReply, StartTapRequest, Tap, Worker};
 use wedjat::admin::packets;
 use wedjat::admin::{Access, Connection};
 use wedjat::control::Change;
 use wedjat::quantity;
+use wedjat::state::table::AutoSnapshot;
 
 use super::node::state_file;
 use super::{Outcome, print};
@@ -682,6 +683,9 @@ fn show(reply: &ShowReply) -> String {
             quantity(pool.workers.len(), "worker"),
             leaving(pool.leaving),
         );
+        if let Some(Auto { objective, decision, switches }) = pool.auto.clone() {
+            let _ = write!(out, "\n  {}", AutoSnapshot { objective, decision, switches }.text());
+        }
     }
     for server in &reply.servers {
         let mac = if server.mac.is_empty() { String::new() } else { format!("  {}", server.mac) };

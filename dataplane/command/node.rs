@@ -95,7 +95,12 @@ mod tests {
 
     /// Creates the state file of a running node: this process counts as the node.
     fn node(path: &Path, role: Role) -> Table {
-        let pools = vec![PoolSpec { id: 1, policy: "horus".into(), workers: Vec::new() }];
+        let pools = vec![PoolSpec {
+            id: 1,
+            policy: "horus".into(),
+            objective: String::new(),
+            workers: Vec::new(),
+        }];
         Table::create(path, &Spec { role, cores: 1, ports: 1, pools, ..Spec::default() }).unwrap()
     }
 

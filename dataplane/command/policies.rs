@@ -1,6 +1,6 @@
 //! `wedjat policies`: lists the scheduling policies with their parameters, sources and the nodes that they run on.
 
-use wedjat::policy::{CATALOGUE, Entry, PAIRS, PolicySpec, Runs};
+use wedjat::policy::{CATALOGUE, Entry, Objective, PAIRS, PolicyChoice, PolicySpec, Runs};
 
 use super::{Outcome, print};
 
@@ -13,7 +13,7 @@ pub fn run() -> Outcome {
     print(&text())
 }
 
-/// Returns one line for each policy, and for each pair of policies of leaves and their spine.
+/// Returns one line for each policy, for each pair of policies of leaves and their spine, and for `auto`.
 fn text() -> String {
     let mut text = String::new();
     for entry in CATALOGUE {
@@ -36,6 +36,11 @@ fn text() -> String {
         );
         text.push_str(&format!("{name:28} {summary}  [{source}]; {runs}\n"));
     }
+    let choice = PolicyChoice::Auto(Objective::P99).to_string();
+    text.push_str(&format!(
+        "{choice:28} the best policy for an objective, which a leaf chooses while it runs: mean, p99, p99.9, \
+         slowdown-p99.9, slo(class=1, us=400)  [docs/howto/choose-a-policy.md]; runs: leaf\n"
+    ));
     text
 }
 

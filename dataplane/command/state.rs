@@ -85,7 +85,7 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
         out,
         "pool {}  policy {}  {}",
         pool.id,
-        pool.policy,
+        pool.policy_text(),
         quantity(pool.members.len(), "worker")
     );
     if queues_tasks(&pool.policy) || pool.queued.iter().any(|&tasks| tasks > 0) {

@@ -275,15 +275,15 @@ fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
     match old {
         None => changes.push(Change::AddPool {
             id,
-            policy: new.policy.clone(),
+            policy: new.choice(),
             queue,
             overflow,
             shared_workers,
             key_file: None, // a new pool with a key is an obstacle
         }),
         Some(old) => {
-            if old.policy != new.policy {
-                changes.push(Change::SetPolicy { pool: id, policy: new.policy.clone() });
+            if old.choice() != new.choice() {
+                changes.push(Change::SetPolicy { pool: id, policy: new.choice() });
             }
             if (old.queue, old.overflow) != (queue, overflow) {
                 changes.push(Change::SetQueue { pool: id, queue, overflow });
@@ -339,6 +339,28 @@ mod tests {
         // At a spine, the key of a worker includes its pool.
         let spine = Delta::between(&now.desired(true), &now.desired(true));
         assert!(spine.is_empty());
+    }
+
+    #[test]
+    fn choice_by_the_node_survives_reloads() {
+        let auto = FILE.replace("'sed'", "'auto(objective=p99)'");
+        let mut now = membership(&auto);
+        let settings =
+            |now: &mut Membership| now.pools[0].as_mut().map(|pool| pool.settings.clone());
+        assert_eq!(settings(&mut now).unwrap().policy.entry().name, "eft");
+        // The node has chosen another policy.
+        now.pools[0].as_mut().unwrap().settings.policy = "jsq(d=2)".parse().unwrap();
+        assert_eq!(plan(&now, &auto), (Vec::new(), Vec::new()));
+        let changed = [
+            ("auto(mean)", "auto(objective=mean)"),
+            ("jsq(d=2)", "jsq(d=2)"),
+            ("auto(objective=slo(class=1, us=400))", "auto(objective=slo(class=1, us=400))"),
+        ];
+        for (policy, change) in changed {
+            let file = FILE.replace("sed", policy);
+            let change = format!("set-policy pool=1 policy={change}");
+            assert_eq!(plan(&now, &file), (vec![change], Vec::new()));
+        }
     }
 
     #[test]

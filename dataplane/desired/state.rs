@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use wedjat_core::policy::signals::Protocol;
-use wedjat_core::policy::{Overflow, PolicySpec, Reports};
+use wedjat_core::policy::{Objective, Overflow, PolicyChoice, PolicySpec, Reports};
 use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
@@ -33,11 +33,20 @@ pub enum ReplyPath {
     Direct,
 }
 
+/// Reason why a node cannot choose a pool's policy, and the allowed settings.
+pub type AutoRefusal = (&'static str, &'static str);
+
+/// Refusal of a program with an embedded scheduler.
+pub const EMBEDDED_REFUSAL: AutoRefusal =
+    ("an embedded scheduler captures no packets", "one policy, as in eft");
+
 /// Settings of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Policy.
+    /// Policy that runs.
     pub policy: PolicySpec,
+    /// Objective by which the node chooses the policy; `None` if the policy is fixed.
+    pub auto: Option<Objective>,
     /// Maximum number of tasks that wait on each core, for policies with a queue.
     pub queue: usize,
     /// Treatment of further tasks.
@@ -60,9 +69,11 @@ pub struct Pool {
 impl Pool {
     /// Creates the settings of a pool with a policy and a queue.
     #[must_use]
-    pub const fn new(policy: PolicySpec, queue: usize, overflow: Overflow) -> Self {
+    pub fn new(choice: impl Into<PolicyChoice>, queue: usize, overflow: Overflow) -> Self {
+        let choice = choice.into();
         Self {
-            policy,
+            policy: choice.first(),
+            auto: choice.objective(),
             queue,
             overflow,
             shared_workers: false,
@@ -71,6 +82,30 @@ impl Pool {
             key: None,
             service: None,
             link: None,
+        }
+    }
+
+    /// Returns the policy as the operator gave it. Under `auto` the running policy is no part of it.
+    #[must_use]
+    pub fn choice(&self) -> PolicyChoice {
+        self.auto.map_or_else(|| self.policy.clone().into(), PolicyChoice::Auto)
+    }
+
+    /// Returns the reason why the node cannot choose this pool's policy; `None` if it can. The node simulates the tasks
+    /// and replies that pass through it.
+    #[must_use]
+    pub fn auto_refusal(&self) -> Option<AutoRefusal> {
+        if self.reports == Reports::Messages {
+            let reason = "with reports = \"messages\" the workers' agents have the policy, too";
+            Some((reason, "reports = \"replies\", or one policy, as in lsq-smart"))
+        } else if self.replies == ReplyPath::Direct {
+            let reason = "with replies = \"direct\" the leaf sees no service times";
+            Some((reason, "replies = \"leaf\", or one policy, as in eft"))
+        } else if self.shared_workers {
+            let reason = "with shared_workers = true the leaf does not see all tasks";
+            Some((reason, "one policy, as in horus"))
+        } else {
+            None
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use wedjat_core::limits::{MEMBERS_MAX, QUEUE, WORKER_ID_MAX};
-use wedjat_core::policy::{Overflow, PolicySpec};
+use wedjat_core::policy::{Overflow, PolicyChoice, PolicyError, PolicySpec};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{HOST, ids};
 use wedjat_desired::control::{ChangeError, Values, Verbs, invalid_text, overflow_name};
@@ -158,27 +158,33 @@ fn count(values: &Values<'_>, key: &str, least: usize, most: usize) -> Result<us
 }
 
 /// Returns a policy's text after checking that the policy exists; `None` without the key.
-fn policy(values: &Values<'_>, key: &str) -> Result<Option<String>, ChangeError> {
+fn policy<P>(values: &Values<'_>, key: &str) -> Result<Option<String>, ChangeError>
+where
+    P: FromStr<Err = PolicyError> + ToString,
+{
     let Some(name) = values.get(key) else { return Ok(None) };
-    Ok(Some(name.parse::<PolicySpec>()?.to_string()))
+    Ok(Some(name.parse::<P>()?.to_string()))
 }
 
 /// Returns the default of `spine-policy`: the policy over racks that matches the leaves' policy, or `random`.
 fn over_racks(policy: &str) -> String {
-    let entry = policy.parse::<PolicySpec>().ok().and_then(|policy| policy.entry().over_racks);
+    let policy = policy.parse::<PolicyChoice>().ok();
+    let entry = policy.and_then(|policy| policy.first().entry().over_racks);
     entry.map_or("random", |entry| entry.policy).to_owned()
 }
 
 /// Parses the settings of a pool.
 fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
     // The key is required, so the value is never missing.
-    let leaf_policy = policy(values, "policy")?.unwrap_or_default();
+    let leaf_policy = policy::<PolicyChoice>(values, "policy")?.unwrap_or_default();
     let placement = values.get("placement").unwrap_or(Placement::Spread.name());
     let allowed = || invalid_text(format!("placement={placement}"), "spread, pack or size");
     Ok(PoolSettings {
-        spine_policy: policy(values, "spine-policy")?.unwrap_or_else(|| over_racks(&leaf_policy)),
+        spine_policy: policy::<PolicySpec>(values, "spine-policy")?
+            .unwrap_or_else(|| over_racks(&leaf_policy)),
         policy: leaf_policy,
-        agent_policy: policy(values, "agent-policy")?.unwrap_or_else(|| AGENT_POLICY.to_owned()),
+        agent_policy: policy::<PolicySpec>(values, "agent-policy")?
+            .unwrap_or_else(|| AGENT_POLICY.to_owned()),
         queue: values.queue()?,
         overflow: values.overflow()?,
         workers: count(values, "workers", 0, FABRIC_WORKERS_MAX)?,
@@ -227,7 +233,7 @@ impl FromStr for Command {
             "remove-pool" => Self::RemovePool { id: values.id("id")? },
             "set-policy" => Self::SetPolicy {
                 pool: values.id("pool")?,
-                policy: policy(&values, "policy")?.unwrap_or_default(),
+                policy: policy::<PolicyChoice>(&values, "policy")?.unwrap_or_default(),
             },
             "set-queue" => Self::SetQueue {
                 pool: values.id("pool")?,

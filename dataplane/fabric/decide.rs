@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use wedjat_core::limits::MEMBERS_MAX;
-use wedjat_core::policy::{PolicySpec, Runs};
+use wedjat_core::policy::{PolicyChoice, Runs};
 use wedjat_desired::config::is_unicast;
 
 use super::command::{Command, CommandError, FABRIC_WORKERS_MAX};
@@ -89,8 +89,10 @@ fn unknown(what: String) -> CommandError {
 }
 
 /// Checks that the policy exists, and that it can choose among racks, on a spine (`is_over_racks`), or among workers.
+/// A leaf may choose its policy itself.
 fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
-    let policy: PolicySpec = name.parse().map_err(wedjat_desired::control::ChangeError::from)?;
+    let policy: PolicyChoice = name.parse().map_err(wedjat_desired::control::ChangeError::from)?;
+    let policy = policy.first();
     let entry = policy.entry();
     match is_over_racks {
         true if entry.over_racks.is_none() => refused(

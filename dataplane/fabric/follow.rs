@@ -24,8 +24,8 @@ use wedjat_admin::{
     ControllerLink, FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError,
     stay_on,
 };
-use wedjat_core::policy::PolicySpec;
 use wedjat_core::policy::signals::Protocol;
+use wedjat_core::policy::{PolicyChoice, PolicySpec};
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::state::MemberPresence;
 use wedjat_desired::config::{ControllerAddress, FollowConfig};
@@ -417,14 +417,15 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
 /// Returns the settings of a pool at this node.
 fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     let settings = &pool.settings;
-    let parse = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
-    let spine_policy: PolicySpec = parse(&settings.spine_policy)?;
+    let fault = |error| format!("pool {id}: {error}");
+    let parse = |policy: &str| policy.parse::<PolicySpec>().map_err(fault);
+    let spine_policy = parse(&settings.spine_policy)?;
     // Rules of the load reports that a leaf sends to a spine with this policy.
     let signals = Protocol::below(&spine_policy);
-    let policy = match node {
-        NodeId::Leaf(_) => parse(&settings.policy)?,
-        NodeId::Agent(_) => parse(&settings.agent_policy)?,
-        NodeId::Spine(_) => spine_policy,
+    let policy: PolicyChoice = match node {
+        NodeId::Leaf(_) => settings.policy.parse().map_err(fault)?,
+        NodeId::Agent(_) => parse(&settings.agent_policy)?.into(),
+        NodeId::Spine(_) => spine_policy.into(),
     };
     // Spines and leaves share the pool's address. Without spines, clients use the leaf's own. Agents serve no clients.
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));

@@ -4,6 +4,7 @@
 //! cores of its host.
 #![deny(unsafe_code)]
 
+pub mod advice;
 pub mod doctor;
 #[cfg(feature = "dpdk")]
 pub mod run;

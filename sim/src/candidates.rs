@@ -1,6 +1,6 @@
 //! Policies of comparisons: the catalogue with its default parameters, and variants.
 
-use wedjat_core::policy::{CATALOGUE, Runs};
+use wedjat_core::policy::{CATALOGUE, Entry, Runs};
 
 /// Policies with other parameters than the default ones.
 pub const VARIANTS: [&str; 3] = ["jsq(2)", "sed(half=1)", "scd(unseen=measured)"];
@@ -9,4 +9,9 @@ pub const VARIANTS: [&str; 3] = ["jsq(2)", "sed(half=1)", "scd(unseen=measured)"
 pub fn worker_policies() -> impl Iterator<Item = &'static str> {
     let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     entries.map(|entry| entry.name).chain(VARIANTS)
+}
+
+/// Returns those of [`worker_policies`] that a node may choose for a pool under `auto`.
+pub fn eligible_policies() -> impl Iterator<Item = &'static str> {
+    worker_policies().filter(|name| Entry::named(name).is_some_and(Entry::is_eligible))
 }

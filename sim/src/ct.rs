@@ -18,8 +18,8 @@ use std::convert::Infallible;
 use rand::Rng as _;
 use wedjat_core::policy::member::{MemberSide, Notify};
 use wedjat_core::policy::{
-    self, Core, Dispatcher, Placement, PolicySpec, QueueAccess, QueueingDispatcher, Rng, Task,
-    stream_seed,
+    self, Core, Dispatcher, Placement, PolicySpec, PreparedPolicy, QueueAccess, QueueingDispatcher,
+    Rng, Task, stream_seed,
 };
 use wedjat_core::state::{DecisionNumber, Exchange, Load, Member, Report, View};
 use wedjat_workload::arrival::{Arrivals, Schedule};
@@ -215,8 +215,16 @@ pub struct Policies {
 }
 
 impl Policies {
+    /// Changes the policy of all dispatchers, which keep their views and their waiting tasks.
+    pub fn change(&mut self, policy: &PolicySpec) {
+        for dispatcher in &mut self.dispatchers {
+            let (members, core) = (dispatcher.view().members(), dispatcher.core());
+            dispatcher.swap_policy(&mut PreparedPolicy::new(policy, members, core));
+        }
+    }
+
     /// Creates the configured dispatchers, each with its view of the queues.
-    fn new(config: &Config, knowledge: &Knowledge) -> Self {
+    pub fn new(config: &Config, knowledge: &Knowledge) -> Self {
         let (servers, count) = (config.speeds.len(), config.dispatchers);
         let (views, exchanges, remote_tasks) = match config.kind {
             _ if count == 1 => (View::heap(servers, 1), Vec::new(), Vec::new()),
@@ -391,6 +399,10 @@ pub struct Sim<'a, D> {
     reports: QueueReports,
     /// Time in ticks for which a task waits for the answers to its probes; 0 if its dispatcher decides at once.
     probe_round_trip: u64,
+    /// Service times of the next tasks. The unit of time stays that of the configuration.
+    service: Service,
+    /// Number of dispatchers that receive tasks, from the first on.
+    active_dispatchers: usize,
     /// Stream of the choices of a dispatcher for each task.
     choice: Stream,
     /// Random numbers of the servers, for example for the choice of the dispatcher that receives a report.
@@ -443,6 +455,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             knowledge,
             reports: QueueReports::new(config.receives_reports().then_some(probe_delay)),
             probe_round_trip: if waits_for_probes { 2 * probe_delay } else { 0 },
+            service: config.service.clone(),
+            active_dispatchers: config.dispatchers,
             choice: stream("dispatchers"),
             members: stream("members"),
             waiting: 0,
@@ -458,7 +472,15 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// # Errors
     /// If a dispatcher fails.
     pub fn run(&mut self) -> Result<(), D::Error> {
-        while let Some(due) = self.engine.next(u64::MAX) {
+        self.run_until(u64::MAX)
+    }
+
+    /// Like [`Sim::run`], but stops before the first event after this time in ticks.
+    ///
+    /// # Errors
+    /// If a dispatcher fails.
+    pub fn run_until(&mut self, end: u64) -> Result<(), D::Error> {
+        while let Some(due) = self.engine.next(end) {
             match due {
                 NextEvent::Arrival => self.arrive()?,
                 NextEvent::Event(event::AT_WORKER, task) => self.at_server(task as u32),
@@ -476,8 +498,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                 NextEvent::Event(event::SCRIPT, step) => {
                     self.engine.act(step as usize, &self.config.script[step as usize].action);
                 }
-                // `event::SAMPLE`. There is no timer.
-                NextEvent::Event(..) | NextEvent::Timer => self.sample()?,
+                NextEvent::Timer => return Ok(()),
+                // `event::SAMPLE`.
+                NextEvent::Event(..) => self.sample()?,
             }
         }
         Ok(())
@@ -511,12 +534,12 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Draws the dispatcher of the next task, which decides at once or after the answers to its probes.
     fn arrive(&mut self) -> Result<(), D::Error> {
-        let service = &self.config.service;
-        let ticks = |ns| (ns / service.mean_ns() * UNIT_TICKS) as u64;
+        let unit_ns = self.config.service.mean_ns();
+        let ticks = |ns| (ns / unit_ns * UNIT_TICKS) as u64;
         // Scales 32 random bits to an index.
         let bits = u64::from(self.choice.next_u64() as u32);
-        let index = (bits * self.config.dispatchers as u64) >> 32;
-        let task = self.engine.arrive(service, ticks, index as u16);
+        let index = (bits * self.active_dispatchers as u64) >> 32;
+        let task = self.engine.arrive(&self.service, ticks, index as u16);
         if !self.config.measures_classes {
             self.engine.flights[task].class = 0; // the model has no classes
         }
@@ -717,6 +740,42 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.engine.sample(longest.into(), mean);
         self.engine.after(SAMPLE_TICKS, event::SAMPLE, 0);
         Ok(())
+    }
+
+    /// Sets the service times of the next tasks.
+    pub fn set_service(&mut self, service: Service) {
+        self.service = service;
+    }
+
+    /// Sets the number of dispatchers that receive tasks, at most that of the configuration.
+    pub fn set_active_dispatchers(&mut self, count: usize) {
+        self.active_dispatchers = count.min(self.config.dispatchers);
+    }
+
+    /// Ends the arrivals, so that [`Sim::run`] only waits for the tasks in flight.
+    pub fn end_arrivals(&mut self) {
+        self.engine.remaining = 0;
+    }
+
+    /// Takes the records of the tasks that have ended since the last call, if the observer wants records.
+    pub fn take_ended(&mut self) -> Vec<wedjat_workload::results::Task> {
+        self.engine.recorder.take_ended()
+    }
+
+    /// Returns the numbers of arrived tasks, and of those that no worker has finished.
+    #[must_use]
+    pub fn tasks(&self) -> (u64, u64) {
+        (self.engine.recorder.arrived(), self.engine.in_system)
+    }
+
+    /// Returns the speeds of the servers, relative to the mean at the start.
+    pub fn speeds(&self) -> impl Iterator<Item = f64> {
+        self.engine.workers.iter().map(|worker| worker.speed)
+    }
+
+    /// Returns the dispatchers.
+    pub fn dispatchers_mut(&mut self) -> &mut D {
+        &mut self.dispatchers
     }
 
     /// Returns the outcome and the dispatchers.

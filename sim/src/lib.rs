@@ -61,7 +61,7 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     let longest = cells.iter().map(|cell| cell.model.tasks()).max().unwrap_or(0);
     args.results.check(cells.len() * runs.seeds, longest)?;
     let queue = Results::open(&args.results)?.map(ResultQueue::new);
-    let rows = simulate(cells, &runs, queue.as_ref())?;
+    let rows = simulate(cells, &runs, queue.as_ref(), &|| true)?;
     if let Some(queue) = queue {
         queue.finish()?.finish("wedjat-testbed sim")?;
     }
@@ -89,7 +89,22 @@ pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
 /// # Errors
 /// Invalid flags, or a failed run.
 pub fn rows_of(cells: Vec<Cell>, args: &SimArgs) -> Result<Vec<Row>, String> {
-    simulate(cells, &Runs::parse(args)?, None)
+    rows_while(cells, args, &|| true)
+}
+
+/// Permission for the next run, asked before each.
+pub type MayRun<'a> = dyn Fn() -> bool + Sync + 'a;
+
+/// Like [`rows_of`], as long as further runs are permitted.
+///
+/// # Errors
+/// Invalid flags, a failed run, or a run without permission.
+pub fn rows_while(
+    cells: Vec<Cell>,
+    args: &SimArgs,
+    may_run: &MayRun<'_>,
+) -> Result<Vec<Row>, String> {
+    simulate(cells, &Runs::parse(args)?, None, may_run)
 }
 
 /// Number of runs per cell, and of threads. A cell is one combination of the flags' values.
@@ -187,6 +202,9 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Error of a run without permission.
+const OUT_OF_TIME: &str = "the simulations need more time than they may have";
+
 /// Runs every cell with every seed on several threads. The rows keep the cells' order. `queue`, if given, receives the
 /// tasks of each run.
 ///
@@ -196,6 +214,7 @@ fn simulate(
     cells: Vec<Cell>,
     runs: &Runs,
     queue: Option<&ResultQueue>,
+    may_run: &MayRun<'_>,
 ) -> Result<Vec<Row>, String> {
     let &Runs { first, seeds, threads, timing } = runs;
     // Job `j` runs cell `j / seeds` with seed `first + j % seeds`.
@@ -207,33 +226,35 @@ fn simulate(
     let next = AtomicUsize::new(0);
     let done = Mutex::new((0..jobs).map(|_| None).collect::<Vec<_>>());
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(jobs) {
-            scope.spawn(|| {
-                loop {
-                    // Relaxed: the threads only need distinct numbers.
-                    let job = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(job / seeds) else { break };
-                    // Nothing can be stored after an error.
-                    if queue.is_some_and(|queue| queue.error().is_some()) {
-                        break;
-                    }
-                    let turn = queue.map(|queue| queue.turn(job));
-                    let (started, seed) =
-                        (Instant::now(), first.wrapping_add((job % seeds) as u64));
-                    let outcome = cell.model.run(seed, &observer);
-                    let mut result = outcome.map(|outcome| (outcome, started.elapsed()));
-                    // The turn is dropped after this statement, with or without a run.
-                    if let (Some(mut turn), Ok((outcome, _))) = (turn, &mut result) {
-                        let ended = std::mem::take(&mut outcome.ended);
-                        let run = cell.subject.run_tasks(job / seeds + 1, seed, ended);
-                        turn.run = Some((run, !outcome.is_unstable()));
-                    }
-                    if let Ok(mut done) = done.lock() {
-                        done[job] = Some(result);
-                    }
+        let work = || {
+            loop {
+                // Relaxed: the threads only need distinct numbers.
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                let Some(cell) = cells.get(job / seeds) else { break };
+                // Nothing can be stored after an error.
+                if queue.is_some_and(|queue| queue.error().is_some()) || !may_run() {
+                    break;
                 }
-            });
+                let turn = queue.map(|queue| queue.turn(job));
+                let (started, seed) = (Instant::now(), first.wrapping_add((job % seeds) as u64));
+                let outcome = cell.model.run(seed, &observer);
+                let mut result = outcome.map(|outcome| (outcome, started.elapsed()));
+                // The turn is dropped after this statement, with or without a run.
+                if let (Some(mut turn), Ok((outcome, _))) = (turn, &mut result) {
+                    let ended = std::mem::take(&mut outcome.ended);
+                    let run = cell.subject.run_tasks(job / seeds + 1, seed, ended);
+                    turn.run = Some((run, !outcome.is_unstable()));
+                }
+                if let Ok(mut done) = done.lock() {
+                    done[job] = Some(result);
+                }
+            }
+        };
+        for _ in 1..threads.min(jobs) {
+            scope.spawn(work);
         }
+        // The calling thread is one of them. A node simulates on one thread, with that thread's priority.
+        work();
     });
     bar.finish_and_clear();
     if let Some(error) = queue.and_then(ResultQueue::error) {
@@ -245,7 +266,7 @@ fn simulate(
         let mut outcomes = Vec::new();
         let mut wall = Duration::ZERO;
         for result in results.by_ref().take(seeds) {
-            let (outcome, elapsed) = result.ok_or_else(|| "a run is missing".to_owned())??;
+            let (outcome, elapsed) = result.ok_or_else(|| OUT_OF_TIME.to_owned())??;
             outcomes.push(outcome);
             wall += elapsed;
         }

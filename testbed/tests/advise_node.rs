@@ -1,6 +1,6 @@
-//! `wedjat advise` at a running leaf, with generator and emulated rack as processes over memif. The command captures
-//! packets of the leaf and simulates its pool of workers under other policies. With `--apply` it changes the leaf to
-//! the policy that it recommends.
+//! Advice on policies at a running leaf, with generator and emulated rack as processes over memif. `wedjat advise`
+//! captures packets of the leaf and simulates its pool of workers under other policies. With `--apply` it changes the
+//! leaf to the policy that it recommends. Under `policy = "auto(objective=p99)"` the leaf does this itself.
 //!
 //! The workers' times are long and the rate is low, so that a slow machine disturbs the queues little.
 #![cfg(feature = "dpdk")]
@@ -11,12 +11,13 @@ mod processes;
 use std::path::Path;
 
 use serde_json::Value;
+use wedjat::admin::{Access, Connection};
 use wedjat::state::Snapshot;
 
 use processes::*;
 
-/// Starts a leaf with eight workers under `random`, and waits until it runs.
-fn leaf(folder: &Path, sockets: &str) -> Process {
+/// Starts a leaf with eight workers under this policy, and waits until it runs.
+fn leaf(folder: &Path, sockets: &str, policy: &str) -> Process {
     let state = folder.join("state");
     let cpu = core_affinity::get_core_ids().unwrap()[0].id;
     let servers: String = (0..4)
@@ -29,7 +30,7 @@ fn leaf(folder: &Path, sockets: &str) -> Process {
         "[leaf]\nid = 1\nworker_timeout_ms = 0\ncores = [{cpu}]\nstate = '{}'\nseed = 7\n\
          [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{sockets}-c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
          [[port]]\ndevice = 'net_memif1,role=server,id=1,socket=@{sockets}-w'\nside = 'workers'\nip = '10.0.2.1/24'\n\
-         [[pool]]\nid = 1\npolicy = 'random'\n{servers}",
+         [[pool]]\nid = 1\npolicy = '{policy}'\n{servers}",
         state.display()
     );
     let config = folder.join("leaf.toml");
@@ -56,12 +57,8 @@ fn policy(state: &Path) -> String {
     Snapshot::open(state).unwrap().pools[0].policy.clone()
 }
 
-#[test]
-fn running_leaf_is_measured_and_changed() {
-    let folder = tempfile::tempdir().unwrap();
-    let sockets = format!("wedjat-advise-{}", std::process::id());
-    let leaf = leaf(folder.path(), &sockets);
-    let state = folder.path().join("state");
+/// Starts an emulated rack and a generator at a leaf. Returns both after the first answers.
+fn rack_and_generator(state: &Path, sockets: &str) -> [Process; 2] {
     let device = |id, side| format!("net_memif0,role=client,id={id},socket=@{sockets}-{side}");
     let mut rack = command("wedjat-testbed");
     rack.args(["rack", "--servers", "10.0.2.11+4", "--workers", "8", "--device", &device(1, "w")]);
@@ -71,7 +68,17 @@ fn running_leaf_is_measured_and_changed() {
     generator.args(["run", "--service", "exp(4ms)", "--rate", "1500", "--dst", "10.0.1.1"]);
     generator.args(["--duration", "3600s", "--no-floor", "--device", &device(0, "c")]);
     let generator = Process::start(generator.args(LONG_TIMEOUT).args(["--", "--no-pci"]));
-    wait("answers", || counter(&state, "replies") > 100);
+    wait("answers", || counter(state, "replies") > 100);
+    [rack, generator]
+}
+
+#[test]
+fn running_leaf_is_measured_and_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = format!("wedjat-advise-{}", std::process::id());
+    let leaf = leaf(folder.path(), &sockets, "random");
+    let state = folder.path().join("state");
+    let [rack, generator] = rack_and_generator(&state, &sockets);
 
     // Without --apply, nothing changes.
     let report = advise(&state, &[]);
@@ -114,6 +121,77 @@ fn running_leaf_is_measured_and_changed() {
     let given = ["--workers", "8", "--load", "0.5", "--service", "exp(1us)", "--apply"];
     let text = refused(&given);
     assert!(text.contains("--apply: it changes a running node"), "{text}");
+
+    generator.end();
+    let account = leaf.stop();
+    assert_eq!(account["balanced"], true, "{account}");
+    rack.end();
+}
+
+/// Returns the state of the leaf's pool as `wedjat ctl show` prints it.
+fn shown_pool(state: &Path) -> Value {
+    let mut command = command("wedjat");
+    let output = command.args(["ctl", "--json", "--node"]).arg(state).arg("show").output().unwrap();
+    assert!(output.status.success(), "{}", output_text(&output));
+    json(&output)["pools"][0].clone()
+}
+
+/// Runs `wedjat ctl` with these arguments.
+fn ctl(state: &Path, arguments: &[&str]) {
+    let mut command = command("wedjat");
+    let output = command.args(["ctl", "--node"]).arg(state).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", output_text(&output));
+}
+
+#[test]
+fn leaf_under_auto_leaves_a_bad_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = format!("wedjat-auto-{}", std::process::id());
+    let leaf = leaf(folder.path(), &sockets, "auto(objective=p99)");
+    let state = folder.path().join("state");
+    let [rack, generator] = rack_and_generator(&state, &sockets);
+    let pool = shown_pool(&state);
+    assert_eq!((&pool["auto"]["objective"], pool["policy"].as_str()), (&"p99".into(), Some("eft")));
+
+    // `eft` is good here. Under `random` the 99th percentile is much longer.
+    // A connection of its own for each request: the node closes an idle one.
+    let connect = || Connection::open(&Access::State(state.clone())).unwrap();
+    connect().change(&["switch-policy pool=1 policy=random".parse().unwrap()], None).unwrap();
+    let mut pool = Value::Null;
+    wait("a better policy than random", || {
+        pool = shown_pool(&state);
+        pool["policy"] != "random"
+    });
+    wait("the decision", || {
+        pool = shown_pool(&state);
+        pool["auto"]["switches"].as_u64() > Some(0)
+    });
+    let decision = pool["auto"]["decision"].as_str().unwrap();
+    assert!(decision.contains("instead of random"), "{pool}");
+    assert_eq!(pool["auto"]["objective"], "p99", "{pool}");
+
+    // The file still says the same, so that a reload changes nothing.
+    let reload = connect().reload(false).unwrap();
+    assert!(reload.changes.is_empty(), "{:?}", reload.changes);
+    let after = shown_pool(&state);
+    assert_eq!(after["auto"]["objective"], "p99", "{after}");
+    assert_ne!(after["policy"], "random", "{after}");
+
+    // A capture by a client goes first, and `--apply` leaves the choice to the node.
+    let report = advise(&state, &["--apply"]);
+    let reason = report["applied"]["reason"].as_str().unwrap();
+    assert!(reason.contains("the node chooses this pool's policy itself"), "{report}");
+
+    // A fixed policy ends the choice, and `auto` begins it again.
+    ctl(&state, &["pool", "policy", "1", "jsq"]);
+    let pool = shown_pool(&state);
+    assert!(
+        pool["auto"].is_null() && pool["policy"].as_str().unwrap().starts_with("jsq"),
+        "{pool}"
+    );
+    ctl(&state, &["pool", "policy", "1", "auto(mean)"]);
+    let pool = shown_pool(&state);
+    assert_eq!((&pool["auto"]["objective"], &pool["policy"]), (&"mean".into(), &"eft".into()));
 
     generator.end();
     let account = leaf.stop();

@@ -33,7 +33,12 @@ fn valid_file() -> &'static [u8] {
         let workers = |ids: std::ops::Range<u16>| {
             ids.map(|id| WorkerSpec { id, server: id / 2 }).collect::<Vec<_>>()
         };
-        let pool = |id, ids| PoolSpec { id, policy: "horus".into(), workers: workers(ids) };
+        let pool = |id, ids| PoolSpec {
+            id,
+            policy: "horus".into(),
+            objective: String::new(),
+            workers: workers(ids),
+        };
         let pools = vec![pool(7, 0..3), pool(9, 3..8)];
         let spec = Spec {
             cores: 2,

@@ -202,7 +202,9 @@ function poolNumbers(pool, workers) {
   const total = (key) => sum(workers.map((worker) => worker[key]));
   return {
     pool: pool.id,
-    policy: pool.policy,
+    policy: pool.auto
+      ? `${pool.policy} by auto(objective=${pool.auto.objective}): ${pool.auto.decision || 'no decision yet'}`
+      : pool.policy,
     workers: workers.length,
     away: workers.filter((worker) => worker.away).length,
     load: total('load'),

@@ -234,7 +234,7 @@ impl Change<'_> {
                 outstanding.to_string(),
                 waiting.to_string(),
                 self.rate(0, replies),
-                pool.policy.clone(),
+                pool.policy_text(),
             ];
             Row { cells, is_bad: away > 0 }
         };
@@ -412,7 +412,12 @@ pub mod tests {
             cores: 2,
             ports: 1,
             servers: [11, 12].map(|last| std::net::Ipv4Addr::new(10, 0, 2, last).into()).to_vec(),
-            pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
+            pools: vec![PoolSpec {
+                id: 7,
+                policy: "horus".into(),
+                objective: String::new(),
+                workers,
+            }],
             ticks_hz: 1000,
             ..Spec::default()
         };

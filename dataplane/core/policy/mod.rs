@@ -9,6 +9,7 @@
 //! [`CATALOGUE`] lists names and parameters. Each policy's file cites its paper and states its deviations.
 
 mod asking;
+mod auto;
 pub mod beliefs;
 mod bounded;
 mod conditions;
@@ -41,6 +42,7 @@ mod structure;
 mod waterfill;
 
 pub use asking::{Answer, Probe};
+pub use auto::{Objective, PolicyChoice, fallback};
 pub use beliefs::{Beliefs, Candidates, SelectionBasis};
 pub use bounded::Bounded;
 pub use dispatcher::{Dispatcher, Overflow, PreparedPolicy, exchange, stream_seed};

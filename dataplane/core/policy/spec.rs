@@ -9,6 +9,9 @@ use super::{AnyPolicy, CATALOGUE};
 use crate::nearest::did_you_mean;
 use crate::state::PublishedState;
 
+/// Name of a pool's policy under which the node chooses: see [`super::PolicyChoice`].
+pub(super) const AUTO: &str = "auto";
+
 /// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines. Each
 /// policy's file defines its entry, and [`CATALOGUE`] lists all. `Entry::new` sets common values.
 #[derive(Debug)]
@@ -294,6 +297,14 @@ pub enum PolicyError {
         /// Allowed values.
         allowed: String,
     },
+    /// The choice by the node (`auto`) is wrong here, or has wrong parameters.
+    #[error("`{text}`: {reason}")]
+    Auto {
+        /// The given text.
+        text: String,
+        /// Reason and fix.
+        reason: String,
+    },
     /// A parameter is given more than once.
     #[error("policy `{policy}`: `{parameter}` is given twice; give each parameter once")]
     Twice {
@@ -305,6 +316,11 @@ pub enum PolicyError {
 }
 
 impl PolicySpec {
+    /// Creates a policy with its default parameters.
+    pub(super) fn usual(entry: &'static Entry) -> Self {
+        Self { entry, values: entry.parameters.iter().map(|p| p.default).collect() }
+    }
+
     /// Returns the properties of the policy.
     #[must_use]
     pub fn entry(&self) -> &'static Entry {
@@ -396,12 +412,19 @@ impl FromStr for PolicySpec {
             None => (text.trim(), None),
             Some((name, rest)) => (name.trim(), Some(rest.strip_suffix(')').ok_or_else(form)?)),
         };
+        if name == AUTO {
+            let reason = "only a pool of a leaf may have it; write one policy here, as in `eft`";
+            return Err(PolicyError::Auto {
+                text: text.trim().to_owned(),
+                reason: reason.to_owned(),
+            });
+        }
         let entry = Entry::named(name).ok_or_else(|| {
             let known: Vec<_> = CATALOGUE.iter().map(|entry| entry.name).collect();
             let suggestion = did_you_mean(name, known.iter().copied());
             PolicyError::Name { name: name.to_owned(), suggestion, known: known.join(", ") }
         })?;
-        let mut values: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
+        let Self { mut values, .. } = Self::usual(entry);
         let mut is_given = vec![false; values.len()];
         let list = arguments.map(str::trim).filter(|list| !list.is_empty());
         for (place, argument) in list.into_iter().flat_map(|list| list.split(',')).enumerate() {

@@ -53,6 +53,7 @@ pub fn stages(node: Fixture) -> Stages {
         pools: vec![PoolSpec {
             id: node.pool,
             policy: node.policy.to_owned(),
+            objective: String::new(),
             workers: node.members.iter().map(worker).collect(),
         }],
         limits,

@@ -7,7 +7,7 @@
 //! | section | words | written by |
 //! |---|---|---|
 //! | header | u64 x [`HEADER_WORDS`] | creator |
-//! | pools | per pool: id, or all ones for none; places for members; policy name in four words | control thread |
+//! | pools | per pool: id, or all ones for none; places for members; texts about its policy, see [`pool_word`] | control thread |
 //! | servers | two u64 per server: its IPv6 address, or its IPv4 address as one (RFC 4291, 2.5.5.2) | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; link watcher |
@@ -43,8 +43,22 @@ use super::words::LocalState;
 
 /// Number of u64 words of the header.
 pub const HEADER_WORDS: usize = 32;
-/// Number of u64 words of a pool's entry: id, places for members, and 32 bytes of its policy's name.
-pub const POOL_WORDS: usize = 6;
+/// Words of a pool's entry, besides its id and its number of places for members. Texts have 8 bytes a word.
+pub mod pool_word {
+    use std::ops::Range;
+
+    /// Name of the policy that runs.
+    pub const POLICY: Range<usize> = 2..6;
+    /// Number of switches of the policy by the node.
+    pub const SWITCHES: usize = 6;
+    /// Objective by which the node chooses the policy; empty for a fixed policy.
+    pub const OBJECTIVE: Range<usize> = 7..11;
+    /// Last decision of the node on the policy.
+    pub const DECISION: Range<usize> = 11..31;
+}
+
+/// Number of u64 words of a pool's entry.
+pub const POOL_WORDS: usize = pool_word::DECISION.end;
 
 /// Number of a core's histograms per pool: ages of load reports, and times in the queue.
 pub const HISTOGRAMS: usize = 2;
@@ -235,16 +249,20 @@ impl Layout {
     }
 }
 
-/// Writes the name of a pool's policy into its entry, cut to 32 bytes.
-pub fn name_policy(entry: &[AtomicU64], name: &str) {
-    let mut bytes = [0; 32];
-    let len = name.len().min(32);
-    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
-    for (word, chunk) in entry[2..].iter().zip(bytes.chunks_exact(8)) {
-        let mut word_bytes = [0; 8];
-        word_bytes.copy_from_slice(chunk);
+/// Writes a text into words, cut to their size.
+pub fn write_text(words: &[AtomicU64], text: &str) {
+    let mut bytes = text.bytes().chain(std::iter::repeat(0));
+    for word in words {
+        let word_bytes = std::array::from_fn(|_| bytes.next().unwrap_or_default());
         word.store(u64::from_le_bytes(word_bytes), Relaxed);
     }
+}
+
+/// Reads the text in these words.
+pub fn read_text(words: &[AtomicU64]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
 }
 
 /// Computes the layout of one core. `has_several` is true if the node has more cores: only then does the core need

@@ -20,7 +20,9 @@ use super::counters::{self, Counter, Counters, PollPause};
 use super::exchange::Exchange;
 use super::files::{ExistingFile, NameError, NameLock, advice};
 use super::histogram::HistogramSnapshot;
-use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
+use super::layout::{
+    CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, pool_word, read_text, write_text,
+};
 use super::member::{Load, Member, MemberPresence};
 use super::neighbour::Neighbours;
 use super::nodes::{Nodes, PeersSnapshot};
@@ -153,8 +155,10 @@ impl WorkerSpec {
 pub struct PoolSpec {
     /// Pool id on the wire.
     pub id: u16,
-    /// Name of its policy.
+    /// Name of the policy that runs.
     pub policy: String,
+    /// Objective by which the node chooses the policy; empty for a fixed policy.
+    pub objective: String,
     /// Workers of its places, in order.
     pub workers: Vec<WorkerSpec>,
 }
@@ -316,7 +320,7 @@ impl Table {
             (word::ROLE, spec.role as u64),
         ];
         for (pool, &places) in shape.pools.iter().enumerate() {
-            // Words of an entry: id, number of places, and the policy's name from word 2 on.
+            // An entry begins with the id and the number of places.
             self.pool_entry(pool)[1].store(places as u64, Relaxed);
         }
         for (index, value) in words {
@@ -342,6 +346,23 @@ impl Table {
         }
     }
 
+    /// Publishes the node's last decision on the policy of this pool, and its number of switches so far. Ignores an
+    /// unknown pool.
+    pub fn note_decision(&self, pool: u16, decision: &str, switches: u64) {
+        let pools = 0..self.layout.pools.len();
+        let mut entries = pools.map(|index| self.pool_entry(index));
+        let is_pool = |entry: &Slice<AtomicU64>| entry[0].load(Relaxed) == u64::from(pool);
+        let Some(entry) = entries.find(is_pool) else { return };
+        let write = || {
+            write_text(&entry[pool_word::DECISION], decision);
+            entry[pool_word::SWITCHES].store(switches, Relaxed);
+        };
+        match &self.publisher {
+            Some(publisher) => publisher.between_copies(write),
+            None => write(),
+        }
+    }
+
     /// Writes the entries. A reader must not copy the state meanwhile.
     fn write(&self, entries: &Entries) {
         let Self { region, layout, header, .. } = self;
@@ -364,7 +385,14 @@ impl Table {
         let place = &self.layout.pools[pool];
         let entry = self.pool_entry(pool);
         entry[0].store(spec.map_or(NO_POOL, |spec| u64::from(spec.id)), Relaxed);
-        name_policy(&entry, spec.map_or("", |spec| &spec.policy));
+        write_text(&entry[pool_word::POLICY], spec.map_or("", |spec| &spec.policy));
+        let objective = spec.map_or("", |spec| &spec.objective);
+        if read_text(&entry[pool_word::OBJECTIVE]) != objective {
+            write_text(&entry[pool_word::OBJECTIVE], objective);
+            // A node that begins to choose has decided nothing yet.
+            write_text(&entry[pool_word::DECISION], "");
+            entry[pool_word::SWITCHES].store(0, Relaxed);
+        }
         let workers = self.layout.workers + 8 * place.first_member;
         let workers = self.region.slice::<AtomicU64>(workers, place.members);
         let presence = self.region.slice::<AtomicU32>(place.presence, place.members);
@@ -445,7 +473,7 @@ impl Table {
         Snapshot::read(&self.region, &self.layout)
     }
 
-    /// Returns the words of a pool's entry: id, number of places, and four words of its policy's name.
+    /// Returns the words of a pool's entry: id, number of places, and those of [`pool_word`].
     fn pool_entry(&self, pool: usize) -> Slice<AtomicU64> {
         self.region.slice(self.layout.pool_entry(pool), POOL_WORDS)
     }
@@ -616,8 +644,11 @@ pub struct Snapshot {
 pub struct PoolSnapshot {
     /// Pool id on the wire.
     pub id: u16,
-    /// Name of its policy.
+    /// Name of the policy that runs.
     pub policy: String,
+    /// Choice of the policy by the node; `None` if the policy is fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto: Option<AutoSnapshot>,
     /// Members in order.
     pub members: Vec<MemberSnapshot>,
     /// Worker ids on the idle list of each core, in order.
@@ -631,6 +662,47 @@ pub struct PoolSnapshot {
     pub report_age: HistogramSnapshot,
     /// Times from arrival to assignment, of tasks that waited in the pool's queue.
     pub queue_wait: HistogramSnapshot,
+}
+
+impl PoolSnapshot {
+    /// Returns the policy that runs, and the choice by the node, if there is one.
+    #[must_use]
+    pub fn policy_text(&self) -> String {
+        let auto = self.auto.as_ref();
+        auto.map_or_else(
+            || self.policy.clone(),
+            |auto| format!("{} by {}", self.policy, auto.text()),
+        )
+    }
+}
+
+/// Choice of a pool's policy by its node, in a [`PoolSnapshot`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AutoSnapshot {
+    /// Objective.
+    pub objective: String,
+    /// Last decision with its reason, after a word for its kind, as in `best: no policy is better`. Empty before the
+    /// first.
+    pub decision: String,
+    /// Number of switches of the running policy.
+    pub switches: u64,
+}
+
+impl AutoSnapshot {
+    /// Returns the kind of the last decision.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.decision.split_once(':').map_or("none", |(kind, _)| kind)
+    }
+
+    /// Returns the objective, the number of switches and the last decision.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { objective, decision, switches } = self;
+        let switches = crate::quantity(*switches, "change");
+        let decision = if decision.is_empty() { "none yet" } else { decision };
+        format!("auto(objective={objective}), {switches}, last decision: {decision}")
+    }
 }
 
 /// A member in a [`Snapshot`].
@@ -828,9 +900,12 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
     if id == NO_POOL {
         return None;
     }
-    let name: Vec<u8> =
-        entry[2..].iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
-    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let objective = read_text(&entry[pool_word::OBJECTIVE]);
+    let auto = (!objective.is_empty()).then(|| AutoSnapshot {
+        objective,
+        decision: read_text(&entry[pool_word::DECISION]),
+        switches: entry[pool_word::SWITCHES].load(Relaxed),
+    });
     let members = layout.pools[pool].members;
     let first = layout.pools[pool].first_member;
     let workers = region.slice::<AtomicU64>(layout.workers + 8 * first, members);
@@ -867,7 +942,8 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         });
     Some(PoolSnapshot {
         id: id as u16,
-        policy: String::from_utf8_lossy(name).into_owned(),
+        policy: read_text(&entry[pool_word::POLICY]),
+        auto,
         members: (0..members)
             .filter_map(|member| read_member(region, layout, pool, member))
             .collect(),
@@ -972,7 +1048,12 @@ mod tests {
             cores: 2,
             ports: 1,
             servers: [11, 12].map(|last| std::net::Ipv4Addr::new(10, 0, 2, last).into()).to_vec(),
-            pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
+            pools: vec![PoolSpec {
+                id: 7,
+                policy: "horus".into(),
+                objective: String::new(),
+                workers,
+            }],
             ticks_hz: 1_000_000_000,
             seed: 42,
             ..Spec::default()

@@ -832,7 +832,7 @@ overflow = "refuse"
     #[test]
     fn every_fault_names_place_and_allowed_values() {
         // Text of the file, its replacement, and parts of the error.
-        let cases: [(&str, &str, &[&str]); 26] = [
+        let cases: [(&str, &str, &[&str]); 27] = [
             ("core = 1", "core = \"1\"", &["agent.toml:4", "agent.core", "a whole number"]),
             ("workers = \"8\"", "workers = \"\"", &["pool.workers", "found no ids"]),
             ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
@@ -859,6 +859,11 @@ overflow = "refuse"
             ("ip = \"10.0.2.11/24\"", "ip = \"10.0.2.11\"", &["port.ip", "with its prefix"]),
             ("device = \"net_memif0\"", "device = \"\"", &["port.device", "nothing"]),
             ("policy = \"cfcfs\"", "policy = \"best\"", &["pool.policy", "wedjat policies"]),
+            (
+                "policy = \"cfcfs\"",
+                "policy = \"auto(p99)\"",
+                &["pool.policy", "only a pool of a leaf"],
+            ),
             ("policy = \"cfcfs\"", "policy = \"horus-spine\"", &["pool.policy", "spine"]),
             ("workers = \"0-3\"", "workers = \"3-0\"", &["agent.toml:15", "pool.workers"]),
             ("workers = \"8\"", "workers = \"2\"", &["worker 2 again", "once"]),

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use toml::Spanned;
 use wedjat_core::limits::{MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX, QUEUED_TASKS_MIN};
-use wedjat_core::policy::{PolicySpec, Reports};
+use wedjat_core::policy::{PolicyChoice, Reports};
 use wedjat_core::role::agent::TIMEOUT_MIN_MS;
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::state::table::{Limits, Role};
@@ -27,7 +27,7 @@ use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::read::File;
 use super::{control, controller, local, port, racks, raw};
-use crate::state::{Pool, ReplyPath, Spine};
+use crate::state::{EMBEDDED_REFUSAL, Pool, ReplyPath, Spine};
 
 /// Returns the checked configuration, or all its faults in order of lines.
 pub fn config(
@@ -209,14 +209,23 @@ fn pool(
     context: &PoolContext<'_>,
 ) -> Option<PoolConfig> {
     let policy = match config.role {
-        Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy"),
-        _ => faults.policy(&raw.policy, "pool.policy"),
+        Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy").map(Into::into),
+        _ => faults.policy_choice(&raw.policy, "pool.policy"),
     };
     let service = racks::service(faults, raw);
     let link = racks::link(faults, config, raw, context.spines);
     let policy = policy?;
     let reports = reports(faults, config, (raw, &policy), context);
-    Some(PoolConfig::read(faults, raw, (policy, reports), (service, link)))
+    let pool = PoolConfig::read(faults, raw, (policy, reports), (service, link));
+    let refusal = match config.is_embedded {
+        true => Some(EMBEDDED_REFUSAL),
+        false => pool.settings.auto_refusal(),
+    };
+    let choice = pool.settings.choice();
+    if let (PolicyChoice::Auto(_), Some((reason, fix))) = (&choice, refusal) {
+        faults.note(&raw.policy, "pool.policy", format!("{choice}: {reason}"), fix);
+    }
+    Some(pool)
 }
 
 /// Returns the way in which a pool's workers report their queues. Only leaves accept messages, under policies
@@ -224,9 +233,10 @@ fn pool(
 fn reports(
     faults: &mut FaultCollector,
     config: &raw::Config,
-    (raw, policy): (&raw::Pool, &PolicySpec),
+    (raw, choice): (&raw::Pool, &PolicyChoice),
     context: &PoolContext<'_>,
 ) -> Reports {
+    let policy = choice.first();
     let Some(at) = raw.reports.as_ref().filter(|at| *at.get_ref() == Reports::Messages) else {
         return Reports::Replies;
     };
@@ -249,7 +259,7 @@ fn reports(
         }
         () => return Reports::Messages,
     };
-    faults.note(at, "pool.reports", format!("\"messages\" under {policy}"), allowed);
+    faults.note(at, "pool.reports", format!("\"messages\" under {choice}"), allowed);
     Reports::Replies
 }
 

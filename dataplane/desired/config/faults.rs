@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use wedjat_core::limits::WORKER_ID_MAX;
-use wedjat_core::policy::{CATALOGUE, PolicySpec, Runs};
+use wedjat_core::policy::{CATALOGUE, PolicyChoice, PolicySpec, Runs};
 use wedjat_core::state::files;
 use wedjat_core::wire::ether::Mac;
 
@@ -24,6 +24,9 @@ use super::settings::{Reader, Settings};
 
 /// Description of an allowed host address.
 pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
+
+/// Description of an allowed policy.
+const POLICY: &str = "a policy that `wedjat policies` lists";
 
 /// Maximum number of faults, and of warnings, that are printed for a file. The rest is counted.
 const SHOWN_MAX: usize = 100;
@@ -241,8 +244,7 @@ impl FaultCollector {
     /// Parses a policy whose members are workers. Records a fault and returns `None` for any other text.
     pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
-        let allowed = "a policy that `wedjat policies` lists";
-        let policy = policy.map_err(|error| self.note(at, key, error, allowed)).ok()?;
+        let policy = policy.map_err(|error| self.note(at, key, error, POLICY)).ok()?;
         let runs = policy.entry().runs;
         if runs == Runs::Spine {
             let found = format!("{}, which runs on a {runs}", quoted(at));
@@ -251,6 +253,19 @@ impl FaultCollector {
             return None;
         }
         Some(policy)
+    }
+
+    /// Parses the policy of a leaf's pool: one whose members are workers, or the choice by the node. Records a fault and
+    /// returns `None` for any other text.
+    pub fn policy_choice(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicyChoice> {
+        match at.get_ref().parse::<PolicyChoice>() {
+            Ok(PolicyChoice::Fixed(_)) => self.policy(at, key).map(PolicyChoice::Fixed),
+            Ok(choice) => Some(choice),
+            Err(error) => {
+                self.note(at, key, error, POLICY);
+                None
+            }
+        }
     }
 
     /// Records a fault for each pool id that occurs again.

@@ -419,7 +419,8 @@ pub const POOL: &[Key] = &live([
         "policy",
         Text("text"),
         Required,
-        "Name from `wedjat policies`, with parameters if needed: `\"lsq-smart(eps=0.2)\"`.",
+        "Name from `wedjat policies`, with parameters if needed: `\"lsq-smart(eps=0.2)\"`. At a leaf also \
+         `\"auto(objective=p99)\"`: the node chooses the policy.",
     ),
     key(
         "shared_workers",

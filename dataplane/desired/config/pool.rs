@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use wedjat_core::policy::signals::Protocol;
-use wedjat_core::policy::{PolicySpec, Reports};
+use wedjat_core::policy::{PolicyChoice, PolicySpec, Reports};
 
 use super::faults::FaultCollector;
 use super::raw;
@@ -32,7 +32,7 @@ impl PoolConfig {
     pub(super) fn read(
         faults: &mut FaultCollector,
         raw: &raw::Pool,
-        (policy, reports): (PolicySpec, Reports),
+        (policy, reports): (PolicyChoice, Reports),
         (service, link): (Option<IpAddr>, Option<(Spine, Protocol)>),
     ) -> Self {
         let shared_workers = faults.flag(raw.table, "shared_workers").unwrap_or_default();
@@ -46,6 +46,10 @@ impl PoolConfig {
 }
 
 /// Reads the settings that pools of all nodes have.
-pub fn settings(faults: &mut FaultCollector, table: Table, policy: PolicySpec) -> Pool {
+pub fn settings(
+    faults: &mut FaultCollector,
+    table: Table,
+    policy: impl Into<PolicyChoice>,
+) -> Pool {
     Pool::new(policy, faults.number(table, "queue"), faults.word(table, "overflow"))
 }

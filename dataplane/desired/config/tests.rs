@@ -329,6 +329,30 @@ fn every_fault_names_place_and_allowed_values() {
         "policy = \"hours\"",
         &["leaf.toml:21", "pool.policy", "hours", "horus,"],
     );
+    for (policy, says) in [
+        (
+            "'auto(objective=foo)'",
+            &["leaf.toml:21", "pool.policy", "unknown objective `foo`", "p99.9"],
+        ),
+        (
+            "'auto(goal=p99)'",
+            &["leaf.toml:21", "pool.policy", "no parameter `goal`", "`objective`"],
+        ),
+        (
+            "'auto'\nreports = 'messages'",
+            &["leaf.toml:22", "pool.reports", "auto(objective=p99)", "replies"],
+        ),
+        (
+            "'auto'\nreplies = 'direct'",
+            &["leaf.toml:21", "pool.policy", "no service times", "\"leaf\""],
+        ),
+        (
+            "'auto'\nshared_workers = true",
+            &["leaf.toml:21", "pool.policy", "not see all tasks", "horus"],
+        ),
+    ] {
+        faulty("policy = \"horus\"", &format!("policy = {policy}"), says);
+    }
     let spine = &["leaf.toml:21", "pool.policy", "horus-spine", "racks", "for a leaf"];
     faulty("policy = \"horus\"", "policy = \"horus-spine\"", spine);
     faulty(

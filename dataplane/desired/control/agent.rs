@@ -30,6 +30,7 @@ use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool, Worker};
 use super::{Change, ChangeError, Cores};
 use crate::config::UNSPECIFIED;
+use crate::state::AutoRefusal;
 
 /// Time for which the id of a removed worker stays known. A leaf sends tasks to a silent worker until its timeout,
 /// and other workers of the pool serve them meanwhile.
@@ -100,6 +101,8 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
 
     /// Log text for a change that the core uses.
     const DECIDE: &'static str = "the core uses it";
+    const AUTO_REFUSAL: Option<AutoRefusal> =
+        Some(("an agent captures no tasks of its workers", "one policy, as in cfcfs"));
 
     /// Refuses changes of objects that an agent lacks: servers, links, service addresses, and workers of other hosts.
     /// Refuses shared workers as well, and more workers of an agent whose workers are threads. Checks that the region
@@ -133,10 +136,10 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 refused("shared-workers=true", reason)
             }
             Change::AddPool { ref policy, ref key_file, .. } => {
-                self.check_bound(policy)?;
+                self.check_bound(&policy.first())?;
                 key_file.as_ref().map_or(Ok(()), |_| self.check_proof())
             }
-            Change::SetPolicy { ref policy, .. } => self.check_bound(policy),
+            Change::SetPolicy { ref policy, .. } => self.check_bound(&policy.first()),
             _ => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use wedjat_core::limits::{QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
-use wedjat_core::policy::{Overflow, PolicyError, PolicySpec};
+use wedjat_core::policy::{Overflow, PolicyChoice, PolicyError, PolicySpec};
 use wedjat_core::wire::ether::Mac;
 
 use crate::config::{HOST, ids};
@@ -74,7 +74,7 @@ pub enum Change {
         /// Id.
         id: u16,
         /// Policy.
-        policy: PolicySpec,
+        policy: PolicyChoice,
         /// Maximum number of tasks that wait on each core.
         queue: usize,
         /// Treatment of further tasks.
@@ -95,6 +95,13 @@ pub enum Change {
         /// Id of the pool.
         pool: u16,
         /// New policy.
+        policy: PolicyChoice,
+    },
+    /// `switch-policy pool=… policy=…`: changes the policy that runs now, in a pool whose node chooses it.
+    SwitchPolicy {
+        /// Id of the pool.
+        pool: u16,
+        /// New running policy.
         policy: PolicySpec,
     },
     /// `set-queue pool=… queue=… [overflow=…]`: changes the queue's bound. Tasks beyond it that wait already
@@ -224,6 +231,7 @@ const VERBS: &Verbs = &[
     ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]", "[key-file]"]),
     ("remove-pool", &["id"]),
     ("set-policy", &["pool", "policy"]),
+    ("switch-policy", &["pool", "policy"]),
     ("set-queue", &["pool", "queue", "[overflow]"]),
     ("set-speed", &["[pool]", "workers", "speed"]),
     ("set-service", &["pool", "[ip]"]),
@@ -472,7 +480,7 @@ impl<'a> Values<'a> {
     ///
     /// # Errors
     /// If the value is invalid.
-    pub fn policy(&self) -> Result<PolicySpec, ChangeError> {
+    pub fn policy<P: FromStr<Err = PolicyError>>(&self) -> Result<P, ChangeError> {
         let policy = self.get("policy").unwrap_or_default();
         if policy.len() > POLICY_MAX {
             let found = format!("a policy of {} bytes", policy.len());
@@ -594,6 +602,9 @@ impl fmt::Display for Change {
             Self::RemovePool { id } => write!(f, "remove-pool id={id}"),
             Self::OfAgent(change) => write!(f, "agent {change}"),
             Self::SetPolicy { pool, policy } => write!(f, "set-policy pool={pool} policy={policy}"),
+            Self::SwitchPolicy { pool, policy } => {
+                write!(f, "switch-policy pool={pool} policy={policy}")
+            }
             Self::SetQueue { pool, queue, overflow } => {
                 let overflow = overflow_name(*overflow);
                 write!(f, "set-queue pool={pool} queue={queue} overflow={overflow}")
@@ -676,6 +687,9 @@ impl Change {
             },
             "remove-pool" => Self::RemovePool { id: values.id("id")? },
             "set-policy" => Self::SetPolicy { pool: values.id("pool")?, policy: values.policy()? },
+            "switch-policy" => {
+                Self::SwitchPolicy { pool: values.id("pool")?, policy: values.policy()? }
+            }
             "set-queue" => Self::SetQueue {
                 pool: values.id("pool")?,
                 queue: values.queue()?,
@@ -741,6 +755,8 @@ mod tests {
             "add-pool id=9 policy=jbsq(k=3, silence-ms=1000) queue=64 overflow=refuse shared-workers=true",
             "remove-pool id=9",
             "set-policy pool=1 policy=racksched",
+            "set-policy pool=1 policy=auto(objective=slo(class=1, us=400))",
+            "switch-policy pool=1 policy=racksched",
             "set-queue pool=1 queue=10 overflow=drop",
             "set-speed workers=4-5 speed=0.5",
             "set-speed pool=2 workers=4 speed=8",
@@ -787,6 +803,11 @@ mod tests {
             ("set-queue pool=1 queue=0", "queue=0; allowed: 1 to 65536"),
             ("set-queue pool=1 queue=9 overflow=wait", "overflow=wait; allowed: drop or refuse"),
             ("set-policy pool=1 policy=best", "best"),
+            (
+                "set-policy pool=1 policy=auto(objective=foo)",
+                "unknown objective `foo`; allowed: mean",
+            ),
+            ("switch-policy pool=1 policy=auto", "`auto`: only a pool of a leaf may have it"),
             ("link-pool pool=1 spine=9 ip=10.0.0.9 signals=all", "signals=all; allowed: horus, "),
             ("link-pool pool=1 spine=-1 ip=10.0.0.9", "spine=-1; allowed: a spine's id"),
             ("link-pool pool=1 spine=32767 ip=10.0.0.9", "spine=32767; allowed: a spine's id"),

@@ -23,6 +23,7 @@ use super::leaf::LeafCores;
 use super::membership::{Membership, Pool, Worker};
 use super::{Change, ChangeError, Control, Cores, LEAVING_NS, LocalWorker, SettledState};
 use crate::config::UNSPECIFIED;
+use crate::state::AutoRefusal;
 
 /// Cores of a leaf, with an optional agent on the first one.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
 
     /// Log text for a change that all cores use.
     const DECIDE: &'static str = LeafCores::DECIDE;
+    // A leaf as a process captures its packets.
+    const AUTO_REFUSAL: Option<AutoRefusal> = None;
 
     /// Checks a change of the leaf. Workers without a server are the agent's.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {

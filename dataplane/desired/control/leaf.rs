@@ -23,6 +23,7 @@ use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool};
 use super::{Change, ChangeError, Cores, SettledState};
 use crate::config::is_unicast;
+use crate::state::{AutoRefusal, EMBEDDED_REFUSAL};
 
 /// Time for which the slot of an unused next hop is not reused. Packets are held for a next hop for less time.
 const HELD_NS: u64 = 2_000_000_000;
@@ -81,6 +82,7 @@ impl Cores for LeafCores {
 
     /// Log text for a change that all cores use.
     const DECIDE: &'static str = "all cores use it";
+    const AUTO_REFUSAL: Option<AutoRefusal> = Some(EMBEDDED_REFUSAL);
 
     /// Checks addresses, queue and links of a change.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {

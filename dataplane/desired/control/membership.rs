@@ -224,6 +224,7 @@ impl Membership {
         let pool = |pool: &Pool| PoolSpec {
             id: pool.id,
             policy: pool.settings.policy.to_string(),
+            objective: pool.settings.auto.map_or_else(String::new, |auto| auto.to_string()),
             workers: pool.members.iter().map(worker).collect(),
         };
         Entries {

@@ -37,13 +37,13 @@ pub use membership::{Membership, Pool, Server, Worker};
 
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::Protocol;
-use wedjat_core::policy::{PolicySpec, Reports, Runs};
+use wedjat_core::policy::{PolicyChoice, PolicySpec, Reports, Runs};
 use wedjat_core::state::table::Limits;
 use wedjat_core::state::{Member, Table};
 use wedjat_core::wire::auth::Key;
 
 use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
-use crate::state::{self, Spine};
+use crate::state::{self, AutoRefusal, Spine};
 use membership::settle;
 
 /// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free.
@@ -61,6 +61,10 @@ enum PendingRemoval {
     Address(usize),
 }
 
+/// Refusal of a spine.
+const SPINE_REFUSAL: AutoRefusal =
+    ("a spine sees no service times of workers", "one policy, as in horus-spine");
+
 /// Cores of one kind of node, as driven by its control.
 pub trait Cores {
     /// Objects created for a change before the node's state contains it; creation may fail.
@@ -68,6 +72,9 @@ pub trait Cores {
 
     /// Log text for a change that all cores use.
     const DECIDE: &'static str;
+
+    /// Reason why this kind of node cannot choose a pool's policy; `None` if it can.
+    const AUTO_REFUSAL: Option<AutoRefusal>;
 
     /// Checks the conditions of a change that are specific to this kind of node.
     ///
@@ -376,7 +383,6 @@ impl<C: Cores> Control<C> {
             Change::Drain { ref workers } => drain(next, workers, true),
             Change::Undrain { ref workers } => drain(next, workers, false),
             Change::AddPool { id, ref policy, queue, overflow, shared_workers, ref key_file } => {
-                check_policy(policy, self.cores.is_spine())?;
                 if let Some((_, pool)) = next.pool(id) {
                     let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
@@ -384,6 +390,7 @@ impl<C: Cores> Control<C> {
                 let settings = state::Pool::new(policy.clone(), queue, overflow);
                 let key = key_file.as_deref().map(key_in).transpose()?;
                 let settings = state::Pool { shared_workers, key, ..settings };
+                self.check_choice(policy, &settings)?;
                 let pool = Pool::new(id, settings, self.limits);
                 // Tasks that waited for the ended pool may not have been dropped yet.
                 settle(&mut next.pools, pool, |index| self.queued(index) == 0);
@@ -394,12 +401,29 @@ impl<C: Cores> Control<C> {
                 Ok(())
             }
             Change::SetPolicy { pool, ref policy } => {
-                check_policy(policy, self.cores.is_spine())?;
                 let changed = &mut pool_of(next, pool)?.settings;
-                if changed.reports == Reports::Messages && changed.policy != *policy {
+                self.check_choice(policy, changed)?;
+                if changed.reports == Reports::Messages && changed.choice() != *policy {
                     let reason = "its workers report their queues as their own policy requires";
                     let reason = format!("{reason}; restart leaves and agents with the other one");
                     return refused(format!("policy of pool {pool}"), reason);
+                }
+                // The same choice again keeps the policy that the node has chosen.
+                if changed.choice() != *policy {
+                    (changed.policy, changed.auto) = (policy.first(), policy.objective());
+                }
+                Ok(())
+            }
+            Change::SwitchPolicy { pool, ref policy } => {
+                check_policy(policy, self.cores.is_spine())?;
+                let changed = &mut pool_of(next, pool)?.settings;
+                if changed.auto.is_none() {
+                    let reason = "its policy is fixed; change it by set-policy";
+                    return refused(format!("running policy of pool {pool}"), reason);
+                }
+                if !policy.entry().is_eligible() {
+                    let reason = "the simulator cannot predict it at a leaf; set it by set-policy";
+                    return refused(format!("policy {policy} under auto"), reason);
                 }
                 changed.policy = policy.clone();
                 Ok(())
@@ -421,6 +445,19 @@ impl<C: Cores> Control<C> {
             }
             Change::UnlinkPool { pool } => self.link(next, pool, None),
         }
+    }
+
+    /// Checks that a policy, or the choice by the node, suits this kind of node and this pool.
+    fn check_choice(&self, policy: &PolicyChoice, pool: &state::Pool) -> Result<(), ChangeError> {
+        let is_spine = self.cores.is_spine();
+        let reason = match policy {
+            PolicyChoice::Fixed(policy) => return check_policy(policy, is_spine),
+            _ if is_spine => Some(SPINE_REFUSAL),
+            _ => C::AUTO_REFUSAL.or_else(|| pool.auto_refusal()),
+        };
+        reason.map_or(Ok(()), |(reason, allowed)| {
+            refused(format!("policy {policy}"), format!("{reason}; allowed: {allowed}"))
+        })
     }
 
     /// Links a pool to a spine in `next`, or removes its link.

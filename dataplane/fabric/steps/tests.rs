@@ -63,6 +63,7 @@ impl Cores for Recorder {
 
     /// Text of the node's log when all cores use a change. The log is not recorded.
     const DECIDE: &'static str = "recorded";
+    const AUTO_REFUSAL: Option<wedjat_desired::state::AutoRefusal> = None;
 
     /// Records a change, also one of an agent on the same core, and accepts it.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {

@@ -34,7 +34,8 @@ use super::causes::Causes;
 use super::poll::{AgentEnd, CoreParts, CoreSetup, CoreWatch};
 use super::workers::{self, WorkerWatch};
 use super::{ControlInterface, LaunchError, Links, Options, Watch};
-use super::{all_port_stats, check_cpus, follow, join, log_link_event, port_stats, spawn};
+use super::{all_port_stats, check_cpus, choose_policies, follow, join};
+use super::{log_link_event, port_stats, spawn};
 use super::{log_silent_interrupts, tend_devices};
 
 /// Longest time between two checks of the watching thread, on a node without local workers.
@@ -270,6 +271,8 @@ impl<'a> Runtime<'a> {
         let interface = ControlInterface::open(&requests, self.options, sockets, cpus)?;
         // Follows the controller until this function returns.
         let _following = follow(config.controller, id, &interface.handle, newcomers, cpus)?;
+        let is_emulated = self.clock.is_some();
+        let _chooser = choose_policies(config.role, is_emulated, &interface.handle, cpus)?;
         let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
         let refusals = watches.iter().map(|watch| watch.refusals.clone()).collect();
         let mut causes = Causes::of(refusals, counters.clone());

@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod attach_log;
+mod auto;
 mod causes;
 mod launch;
 pub mod leaf;
@@ -26,6 +27,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use self::auto::AutoThread;
 pub use self::probe::probe;
 use self::stalls::StallWatch;
 use self::supervisor::Supervisor;
@@ -37,6 +39,7 @@ use wedjat_core::clock::ClockError;
 use wedjat_core::cpus;
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::stage::network::NetworkError;
+use wedjat_core::state::table::Role;
 use wedjat_core::state::{Counters, StateError, Totals};
 use wedjat_core::stats::{self, CoreTime, PortStats};
 use wedjat_desired::config::ControlConfig;
@@ -100,6 +103,9 @@ pub enum LaunchError {
     /// The thread that follows a controller cannot be started.
     #[error("the thread that follows the controller: {0}")]
     Follow(std::io::Error),
+    /// The thread that chooses policies cannot be started.
+    #[error("the thread that chooses policies: {0}")]
+    Auto(std::io::Error),
     /// The CPU of a core is not available.
     #[error(
         "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
@@ -314,6 +320,20 @@ fn follow(
     let Some(config) = config.cloned() else { return Ok(None) };
     let thread = FollowerThread::start(config, node, handle.clone(), newcomers, cpus);
     thread.map(Some).map_err(LaunchError::Follow)
+}
+
+/// Starts the thread that chooses policies for a leaf's pools. In emulated time there is none: it would make runs
+/// differ, and pools under `auto` keep their first policy.
+fn choose_policies(
+    role: Role,
+    is_emulated: bool,
+    handle: &Handle,
+    cpus: &[usize],
+) -> Result<Option<AutoThread>, LaunchError> {
+    if role != Role::Leaf || is_emulated {
+        return Ok(None);
+    }
+    AutoThread::start(handle.clone(), cpus).map(Some).map_err(LaunchError::Auto)
 }
 
 /// Checks that this process may use the CPUs of the cores.

@@ -197,7 +197,8 @@ mod tests {
     /// Returns the state of a leaf with two cores and pool 7, whose 1000 workers have the ids 10 to 1009.
     fn node() -> Snapshot {
         let workers = (0..1000).map(|id| WorkerSpec { id: 10 + id, server: 0 }).collect();
-        let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
+        let pools =
+            vec![PoolSpec { id: 7, policy: "horus".into(), objective: String::new(), workers }];
         let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
         let table =
             Table::heap(&Spec { node: 3, cores: 2, ports: 1, servers, pools, ..Spec::default() });

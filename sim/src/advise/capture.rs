@@ -117,6 +117,24 @@ impl CapturedTasks {
         Ok(Self::of(&tasks.collect::<Vec<_>>(), end_ns, speeds))
     }
 
+    /// Measures simulated tasks as a capture at their dispatchers would. Their log has picoseconds, and service times at
+    /// speed 1. `speeds` are the workers' current ones. The capture ended at `end_ns`.
+    #[must_use]
+    pub fn simulated(tasks: &[Task], speeds: &[f64], delay_ns: f64, end_ns: u64) -> Self {
+        let task = |task: &Task| {
+            let arrived_ns = task.scheduled_ps / PS_PER_NS;
+            let reply = task.worker.zip(task.service_ps).zip(task.response_ps);
+            let reply = reply.map(|((worker, service_ps), response_ps)| Reply {
+                at_ns: arrived_ns + response_ps / PS_PER_NS + delay_ns as u64,
+                worker,
+                service_ns: (service_ps as f64 / PS_PER_NS as f64 / speeds[worker as usize]) as u32,
+                is_refusal: false,
+            });
+            CapturedTask { pool: 1, class: task.class, arrived_ns, sent_ns: None, reply }
+        };
+        Self::of(&tasks.iter().map(task).collect::<Vec<_>>(), end_ns, None)
+    }
+
     /// Measures the tasks of a pool in a capture that ended at `end_ns`. `speeds` are the configured ones; without them
     /// the replies decide.
     fn of(tasks: &[CapturedTask], end_ns: u64, speeds: Option<&Speeds>) -> Self {

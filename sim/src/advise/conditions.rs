@@ -161,20 +161,35 @@ impl Conditions {
     ) -> Result<Self, String> {
         let speeds = node.and_then(|node| node.speeds.as_ref());
         let pool = args.pool.or_else(|| node.map(|node| node.id));
-        let CapturedTasks { run, delay_ns, speeds } = CapturedTasks::read(path, pool, speeds)?;
-        let measured = Measurement::of(vec![run], None, None)
-            .map_err(|reason| format!("{}: {reason}", path.display()))?;
-        let workers = workers(args, &measured).map_err(|error| error.text(path))?;
+        let tasks = CapturedTasks::read(path, pool, speeds)?;
+        Self::of_tasks(args, tasks).map_err(|error| error.text(path))
+    }
+
+    /// Takes the conditions from simulated tasks, as from a capture.
+    ///
+    /// # Errors
+    /// The option or the quantity, the reason and the fix.
+    pub fn simulated(args: &ConditionArgs, tasks: CapturedTasks) -> Result<Self, String> {
+        Self::of_tasks(args, tasks).map_err(|error| match error {
+            ConditionError::Log(reason) | ConditionError::Option(reason) => reason,
+        })
+    }
+
+    /// Takes the conditions from captured tasks, except those that options give.
+    fn of_tasks(args: &ConditionArgs, tasks: CapturedTasks) -> Result<Self, ConditionError> {
+        let CapturedTasks { run, delay_ns, speeds } = tasks;
+        let measured = Measurement::of(vec![run], None, None).map_err(ConditionError::Log)?;
+        let workers = workers(args, &measured)?;
         // Speeds in the syntax of `--speeds`, one worker after another: `1x0.5,1x1.5,2x1`.
         let speeds = speeds.map_or_else(
             || format!("{workers}x1"),
             |speeds| {
-                let speeds: Vec<_> =
-                    speeds.into_values().map(|speed| format!("1x{speed}")).collect();
-                // Workers that did not answer have the average speed.
+                // Workers of unknown speed have the average one.
+                let average = speeds.values().sum::<f64>() / speeds.len() as f64;
                 let others = workers.saturating_sub(speeds.len());
-                let others = (others > 0).then(|| format!("{others}x1"));
-                speeds.into_iter().chain(others).collect::<Vec<_>>().join(",")
+                let others = (others > 0).then(|| format!("{others}x{average}"));
+                let speeds = speeds.into_values().map(|speed| format!("1x{speed}"));
+                speeds.chain(others).collect::<Vec<_>>().join(",")
             },
         );
         let delay = delay_ns.map(|ns| format!("{ns:.0}ns"));
@@ -185,7 +200,7 @@ impl Conditions {
             speeds: args.speeds.clone().or(Some(speeds)),
             ..args.clone()
         };
-        let conditions = Self::measured(&args, measured).map_err(|error| error.text(path))?;
+        let conditions = Self::measured(&args, measured)?;
         let is_hypothetical = is_hypothetical || conditions.is_hypothetical;
         Ok(Self { is_hypothetical, ..conditions })
     }

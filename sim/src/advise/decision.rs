@@ -5,10 +5,11 @@
 //! the running policy.
 
 use serde::Serialize;
+use wedjat_core::policy::Objective;
 use wedjat_workload::results::run::Estimate;
 
 use super::halving::{End, Standing};
-use super::objective::{Objective, Prediction};
+use super::objective::Prediction;
 
 /// Gain above which a change is worthwhile, as a fraction of the running policy's score.
 pub const GAIN_MIN: f64 = 0.05;
@@ -55,8 +56,7 @@ impl Advice {
             Some(running) => finished.iter().find(|standing| standing.policy == running),
             None => finished.get(1),
         };
-        let score = |standing: &Standing| objective.score(&standing.prediction);
-        let gain = compared.map(|compared| score(best).gain_over(&score(compared)));
+        let gain = compared.map(|compared| best.gain_over(compared, objective));
         let action = match (running, gain) {
             (None, _) => Action::Choose,
             (Some(_), Some(gain)) if gain <= GAIN_MIN => Action::Keep,

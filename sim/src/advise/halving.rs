@@ -7,7 +7,9 @@
 //! All policies of a round get the same arrivals and service times (common random numbers), so that chance favours
 //! none. Each round has its own seed, so that a policy lucky in one round is not lucky in the next.
 
-use super::objective::{Objective, Prediction};
+use wedjat_core::policy::Objective;
+
+use super::objective::Prediction;
 
 /// Size of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,15 @@ pub struct Standing {
     pub prediction: Prediction,
 }
 
+impl Standing {
+    /// Returns the fraction by which its score is below that of another standing of the same round.
+    #[must_use]
+    pub fn gain_over(&self, other: &Self, objective: &Objective) -> f64 {
+        let score = |standing: &Self| standing.prediction.score(objective);
+        score(self).gain_over(&score(other))
+    }
+}
+
 /// Runs the rounds over `count` policies, which are numbered from 0. `running` is the policy in use: it stays in all
 /// rounds while it is stable, so that the best one can be compared with it. Policies with equal scores share a place,
 /// because some make the same decisions under simple conditions. `simulate` returns the predictions of the given
@@ -89,7 +100,7 @@ pub fn halve(
         let mut scores = Vec::new();
         for standing in standings {
             // Distinct scores so far. Standings are sorted, so that equal scores are neighbours.
-            let score = objective.score(&standing.prediction);
+            let score = standing.prediction.score(objective);
             scores.push(score);
             scores.dedup();
             let remains = scores.len() <= kept || Some(standing.policy) == running;
@@ -110,7 +121,7 @@ pub fn halve(
 fn sort(standings: &mut [Standing], objective: &Objective) {
     standings.sort_by(|a, b| {
         let group = |standing: &Standing| standing.end == End::Unstable;
-        let score = |standing: &Standing| objective.score(&standing.prediction);
+        let score = |standing: &Standing| standing.prediction.score(objective);
         (group(a).cmp(&group(b)))
             .then(b.round.cmp(&a.round))
             .then_with(|| score(a).order(&score(b)))

@@ -7,9 +7,11 @@
 //! objective ([`objective`]). A policy is unstable if its queues grow during the whole run. The advice never recommends
 //! a policy that is unstable in any round ([`decision`]).
 
+pub mod auto;
 pub mod capture;
 pub mod conditions;
 pub mod decision;
+pub mod emulation;
 pub mod halving;
 pub mod measure;
 pub mod node;
@@ -20,7 +22,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use wedjat_core::policy::PolicySpec;
+use wedjat_core::policy::{Objective, PolicySpec};
 use wedjat_core::state::files::ReportFile;
 use wedjat_workload::results::page_file;
 
@@ -29,11 +31,11 @@ use crate::ct;
 use crate::lists::list;
 use crate::model::{Cell, Model, SETTLED};
 use crate::outcome::RowLabels;
-use crate::{Row, SimArgs, plan, rows_of};
+use crate::{MayRun, Row, SimArgs, plan, rows_while};
 use conditions::{ConditionArgs, Conditions};
 use decision::{Advice, Fit};
 use halving::{Round, Standing, halve, rounds};
-use objective::{Objective, Prediction};
+use objective::Prediction;
 use report::Report;
 
 /// End of the `--help` text.
@@ -115,10 +117,21 @@ pub fn write_page(report: &Report, file: Option<&Path>) -> Result<(), String> {
 /// # Errors
 /// An invalid option or file, with the reason and the fix.
 pub fn advise(arguments: &Arguments) -> Result<Report, String> {
+    advise_under(arguments, Conditions::new(&arguments.conditions)?, &|| true)
+}
+
+/// Like [`advise`], under conditions that are known already. Simulates a policy only if `may_simulate`.
+///
+/// # Errors
+/// An invalid option, or a simulation that may not begin.
+pub fn advise_under(
+    arguments: &Arguments,
+    conditions: Conditions,
+    may_simulate: &MayRun<'_>,
+) -> Result<Report, String> {
     let objective = arguments.objective.as_deref().unwrap_or("p99");
     let objective: Objective =
         objective.parse().map_err(|error| format!("--objective: {error}"))?;
-    let conditions = Conditions::new(&arguments.conditions)?;
     check_class(&objective, &conditions)?;
     let (candidates, running) = Candidate::all(arguments, &conditions)?;
     let rounds = rounds(last_round_tasks(arguments, &conditions.model)?);
@@ -129,6 +142,7 @@ pub fn advise(arguments: &Arguments) -> Result<Report, String> {
         seed: seed(arguments)?,
         threads: arguments.threads.clone(),
         measures_classes: matches!(objective, Objective::Slowdown | Objective::Slo { .. }),
+        may_simulate,
     };
     let standings = halve(candidates.len(), running, &rounds, &objective, |policies, round| {
         simulation.predict(policies, round)
@@ -158,12 +172,16 @@ fn check_class(objective: &Objective, conditions: &Conditions) -> Result<(), Str
 fn last_round_tasks(arguments: &Arguments, model: &ct::Config) -> Result<u64, String> {
     match &arguments.tasks {
         Some(text) => Ok(plan::integer("tasks", text, 1000..=1 << 40)? as u64),
-        None => {
-            // Number of tasks that arrive in `SETTLED` mean service times. A shorter run only shows the start-up phase.
-            let settled = SETTLED * model.load * model.speeds.len() as f64;
-            Ok(halving::USUAL_TASKS.max(settled.ceil() as u64))
-        }
+        None => Ok(usual_tasks(model)),
     }
+}
+
+/// Returns the usual number of tasks of a run in the last round, or more for a large pool.
+#[must_use]
+pub fn usual_tasks(model: &ct::Config) -> u64 {
+    // Number of tasks that arrive in `SETTLED` mean service times. A shorter run only shows the start-up phase.
+    let settled = SETTLED * model.load * model.speeds.len() as f64;
+    halving::USUAL_TASKS.max(settled.ceil() as u64)
 }
 
 /// Parses `--seed`.
@@ -256,6 +274,8 @@ struct Simulation<'a> {
     threads: Option<String>,
     /// True if the objective needs slowdowns, or response times by class.
     measures_classes: bool,
+    /// Permission for the next simulations.
+    may_simulate: &'a MayRun<'a>,
 }
 
 impl Simulation<'_> {
@@ -266,7 +286,7 @@ impl Simulation<'_> {
         let seed = self.seed.wrapping_add(round as u64).to_string();
         let threads = self.threads.clone();
         let flags = SimArgs { seed: Some(seed), threads, ..SimArgs::default() };
-        let rows = rows_of(cells, &flags)?;
+        let rows = rows_while(cells, &flags, self.may_simulate)?;
         Ok(rows.iter().map(|row| self.prediction(row)).collect())
     }
 

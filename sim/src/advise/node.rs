@@ -64,6 +64,7 @@ mod tests {
         let pool = |&id: &u16| PoolSpec {
             id,
             policy: "jbsq(k=2)".to_owned(),
+            objective: String::new(),
             workers: (10 * id..10 * id + 3).map(worker).collect(),
         };
         let pools = pools.iter().map(pool).collect();

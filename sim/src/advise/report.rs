@@ -5,13 +5,14 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use wedjat_core::policy::Objective;
 use wedjat_workload::results::chart::{Axis, Chart, Line, Point};
 use wedjat_workload::results::{aligned, page};
 
 use super::conditions::{Conditions, arrivals_text, speeds_text};
 use super::decision::{Action, Advice, ERROR_MAX, Fit, GAIN_MIN};
 use super::halving::{End, Standing};
-use super::objective::{Objective, Prediction};
+use super::objective::Prediction;
 
 /// Size of the chart in pixels.
 const SIZE: (u32, u32) = (900, 560);
@@ -123,7 +124,7 @@ fn with_interval(value: f64, half: f64) -> String {
 }
 
 /// Formats a fraction as a percentage.
-fn percent(fraction: f64) -> String {
+pub fn percent(fraction: f64) -> String {
     format!("{:.1}%", fraction * 100.0)
 }
 
@@ -203,7 +204,7 @@ impl Report {
             p99_us,
             p99_ci95_us,
             p999_us,
-            objective: self.objective.figure(&standing.prediction),
+            objective: standing.prediction.figure(&self.objective),
             messages_per_task,
         }
     }
@@ -340,7 +341,7 @@ impl Report {
     fn cells(&self, standing: &Standing) -> Vec<String> {
         let prediction = &standing.prediction;
         let figure =
-            (!self.is_usual()).then(|| format!("{:.2}", self.objective.figure(prediction)));
+            (!self.is_usual()).then(|| format!("{:.2}", prediction.figure(&self.objective)));
         let usual = [
             self.policies[standing.policy].clone(),
             standing.round.to_string(),
@@ -410,7 +411,7 @@ impl Report {
         let figure = self.objective.figure_name();
         let value = self
             .standing(best)
-            .map_or(f64::NAN, |standing| self.objective.figure(&standing.prediction));
+            .map_or(f64::NAN, |standing| standing.prediction.figure(&self.objective));
         let gain_text = percent(gain);
         match self.advice.action {
             Action::Keep if self.running == Some(best) || gain <= 0.0 => {

@@ -1,8 +1,9 @@
-//! Benchmarks: policy decisions, hand-over to worker cores, tasks that share a core, cache lines between dispatcher
+//! Benchmarks: choices of policies, policy decisions, hand-over to worker cores, tasks that share a core, cache lines between dispatcher
 //! cores, pool keys, batch work beside a worker, and a fabric's controller. Each is a subcommand `bench-*` of
 //! `wedjat-testbed`.
 
 pub mod auth;
+pub mod auto;
 pub mod controller;
 pub mod cosched;
 #[cfg(feature = "dpdk")]

@@ -263,7 +263,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let workers = (0..32).map(|id| WorkerSpec { id, server: 0 }).collect();
-        let pools = vec![PoolSpec { id: 1, policy: "horus".into(), workers }];
+        let pools =
+            vec![PoolSpec { id: 1, policy: "horus".into(), objective: String::new(), workers }];
         let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
         let spec = Spec { cores: 1, ports: 1, servers, pools, ..Spec::default() };
         Table::create(&state, &spec).unwrap().publish();

@@ -87,10 +87,24 @@ pub enum Command {
         /// Arguments of the advice
         #[command(flatten)]
         arguments: Box<advise::Arguments>,
+        /// Emulate the pool under `auto`: its node measures it and chooses its policy, in emulated time. Needs the
+        /// conditions as options
+        #[arg(long)]
+        auto: bool,
+        /// Change of the workload under --auto: `60s load 0.95`, `60s speed 0-4=0.5`, `60s service exp(2ms)` or `60s
+        /// leaves 8`; repeatable
+        #[arg(long, requires = "auto", value_name = "CHANGE")]
+        at: Vec<String>,
+        /// Length of the emulated time under --auto
+        #[arg(long, requires = "auto", value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(10..=86_400))]
+        length: u64,
         /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
+    /// Measure the choices of pools under `auto` in emulated time, and compare them with their limits
+    #[command(after_help = "Example:\n  wedjat-testbed bench-auto --length 90")]
+    BenchAuto(bench::auto::Arguments),
     /// Measure the cost of a decision for each policy
     #[command(
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
@@ -226,9 +240,17 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             attack::run(&arguments, json, &mut std::io::stdout().lock())
         }
         Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
-        Command::Advise { arguments, format } => {
+        Command::Advise { arguments, auto: true, at, length, format } => {
+            let emulation = bench::auto::emulation(*arguments, &at, length)?;
+            let json = format == Format::Json;
+            Ok(advise::emulation::run(&emulation, json, &mut std::io::stdout().lock())?)
+        }
+        Command::Advise { arguments, format, .. } => {
             let json = format == Format::Json;
             Ok(advise::run(&arguments, json, &mut std::io::stdout().lock())?)
+        }
+        Command::BenchAuto(arguments) => {
+            bench::auto::report(&arguments, &mut std::io::stdout().lock())
         }
         Command::BenchPolicy(arguments) => {
             bench::policy::report(&arguments, &mut std::io::stdout().lock())?;

@@ -1,0 +1,39 @@
+//! Input of the advice on policies from a running node, for `wedjat advise` and for the node's own choice of policies.
+
+use wedjat_admin::generated::{Pool, ShowReply, Worker};
+use wedjat_sim::advise::capture::Speeds;
+use wedjat_sim::advise::node::NodePool;
+
+/// Bytes kept of each captured packet: all headers, also over IPv6 with a proof of origin.
+pub const SNAPLEN: usize = 128;
+/// Largest fraction of packets that may be missing in a capture.
+pub const LOST_MAX: f64 = 0.001;
+
+/// Returns the quantities of a pool that the node knows. Counts only workers that may get tasks.
+///
+/// # Errors
+/// If there is no such worker.
+pub fn node_pool(shown: &ShowReply, pool: &Pool) -> Result<NodePool, String> {
+    let is_active = |worker: &&Worker| {
+        !worker.drained
+            && !worker.leaving
+            && ["configured", "registered"].contains(&worker.presence.as_str())
+    };
+    let active: Vec<_> = pool.workers.iter().filter(is_active).collect();
+    if active.is_empty() {
+        return Err(format!(
+            "no worker of pool {} may get tasks; start the workers first",
+            pool.id
+        ));
+    }
+    let speeds: Speeds = active.iter().map(|worker| (worker.id, worker.speed)).collect();
+    let differ = active.iter().any(|worker| worker.speed != active[0].speed);
+    Ok(NodePool {
+        id: pool.id,
+        workers: active.len(),
+        dispatchers: shown.cores.len(),
+        policy: pool.policy.clone(),
+        // Equal configured speeds are the default. The capture shows the real ones.
+        speeds: differ.then_some(speeds),
+    })
+}
