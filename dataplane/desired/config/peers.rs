@@ -103,7 +103,8 @@ fn nodes(
     nodes
 }
 
-/// Refuses settings that do not fit peers.
+/// Refuses settings that do not fit nodes which get tasks from clients and pass them to each other: a leaf or its keys,
+/// several ports or pools, replies that workers send, and policies that queue nothing at the agent.
 fn refuse_conflicts(faults: &mut FaultCollector, raw: &raw_agent::File, entry: &raw_agent::Peers) {
     let key = "peers";
     let sends = faults.word::<ReplyPath>(raw.agent.table, "worker_sends");

@@ -145,8 +145,8 @@ pub trait Cores {
         true
     }
 
-    /// Returns the minimum time in nanoseconds for which the id of a leaving worker stays known, because tasks and
-    /// messages for it may still arrive.
+    /// Returns the minimum time in nanoseconds, from the start of its removal, for which the id of a leaving worker stays
+    /// known, because tasks and messages for it may still arrive.
     fn linger_ns(&self, _worker: u16) -> u64 {
         0
     }
@@ -156,7 +156,8 @@ pub trait Cores {
         None
     }
 
-    /// Returns the local workers, by id: those of an agent on the node's own core.
+    /// Returns the local workers, by id: those of an agent on the node's own core. The leaf counts the tasks that it sent
+    /// for each worker; only the agent knows which worker holds them.
     fn local_workers(&self) -> BTreeMap<u16, LocalWorker> {
         BTreeMap::new()
     }
@@ -188,7 +189,8 @@ pub struct SettledState<'a> {
 /// A worker on a leaf's own core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalWorker {
-    /// Number of tasks that it holds. The leaf may have sent them to any of the local workers.
+    /// Number of tasks that it holds. The leaf may have counted them for other local workers, since the agent gives a
+    /// task to any of them.
     pub held: u64,
     /// True if it gets no more tasks until it is undrained.
     pub is_drained: bool,
@@ -617,7 +619,7 @@ impl<C: Cores> Control<C> {
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
                 let Some(worker) = current.filter(|worker| worker.is_leaving) else { continue };
                 let removal = PendingRemoval::Worker(id, worker.id);
-                // Without tasks, the member has left after the time for which its id stays known.
+                // A member without tasks has left once its removal has lasted for the time for which its id stays known.
                 let is_done = match self.outstanding(index, member) {
                     ..=0 => leaving_ns(removal) >= self.cores.linger_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(removal),
