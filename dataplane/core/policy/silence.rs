@@ -171,7 +171,7 @@ pub(super) struct Counts {
 struct Mark {
     /// The moment.
     at_ns: u64,
-    /// Tasks sent until then: reports plus outstanding tasks.
+    /// Tasks sent until then: reports plus outstanding tasks. Reports without a reply count, too.
     sent: u32,
     /// Number of reports one round trip after the mark. A later report counts all tasks of the mark that
     /// arrived.
@@ -189,9 +189,9 @@ pub(super) struct SilenceWatch {
     outstanding: u32,
     /// Silence at the last check; 0 if the member had no task or was written off.
     silent_ns: u64,
-    /// Write-offs since its last reply.
+    /// Write-offs for silence since its last reply.
     losses: u32,
-    /// Tasks written off since its last reply.
+    /// Tasks written off for silence since its last reply.
     written_off: u32,
     /// Tasks denied by its reports since it was last idle.
     denied: u32,
@@ -302,7 +302,8 @@ impl SilenceWatch {
     /// marks the tasks sent so far. After a trip the mark is ripe; the next report then settles it.
     fn denied_now(&mut self, counts: Counts, reported: u32, trip_ns: u64) -> u32 {
         let Counts { now_ns, reports, outstanding, .. } = counts;
-        let sent = reports.wrapping_add(outstanding); // each reply is one report, so this counts all tasks sent
+        // Each reply is one report. Reports without a reply also count as tasks sent; they only delay a denial.
+        let sent = reports.wrapping_add(outstanding);
         let fresh = Mark { at_ns: now_ns, sent, ripe: None };
         let mark = self.mark.get_or_insert(fresh);
         let sent_since = sent.wrapping_sub(mark.sent);
