@@ -185,7 +185,8 @@ impl HorusSpine {
 }
 
 impl Policy for HorusSpine {
-    /// Picks idle racks if there are any, else the better of two racks; a random one of one or two racks.
+    /// Picks idle racks if there are any, else the better of two racks. Without weights, picks a random one of one or two
+    /// racks.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let mut parts = view.parts();
