@@ -233,7 +233,7 @@ struct ExplainState {
 
 impl fmt::Debug for ExplainState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Explained").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("ExplainState").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
@@ -515,10 +515,10 @@ impl Taps {
     }
 
     /// Ends the tap, and answers the waiting requests with the complete file, or with the reason why it is incomplete.
-    /// Without such a request, keeps the result for a later one.
+    /// Without such a request, keeps the result for a later one. Removes the file of an abandoned tap.
     fn answer(&mut self) {
         let Some(mut active) = self.active.take() else { return };
-        let ended = active.join();
+        let mut ended = active.join();
         match &ended {
             Ok(TapStats { file, written, lost, .. }) => {
                 let packets = packets(*written);
@@ -530,9 +530,10 @@ impl Taps {
             answer(ended.clone());
         }
         if active.is_abandoned || (active.stats.owner == TapOwner::Node && ended.is_err()) {
-            return remove(&active.stats.file);
-        }
-        if active.stop_answers.is_empty() {
+            remove(&active.stats.file);
+            // Nothing is left of this tap.
+            ended = ended.and(Err(TapError::None));
+        } else if active.stop_answers.is_empty() {
             self.ended = Some(ended);
             return;
         }
@@ -638,7 +639,7 @@ struct ActiveTap {
 impl fmt::Debug for ActiveTap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stats, phase, .. } = self;
-        f.debug_struct("Running")
+        f.debug_struct("ActiveTap")
             .field("stats", stats)
             .field("phase", phase)
             .finish_non_exhaustive()
@@ -799,7 +800,7 @@ mod tests {
     fn points(cores: usize) -> TapPoints {
         TapPoints {
             cores: (0..cores).map(|_| TapCommands::default()).collect(),
-            ports: ["c", "1", "w"].map(str::to_owned).into(),
+            ports: ["c", "2", "w"].map(str::to_owned).into(),
             clock: Box::new(|| 5_000),
             ticks_hz: 1_000,
             cpus: Vec::new(),
@@ -811,10 +812,10 @@ mod tests {
         let points = points(1);
         let indices = |port| points.indices(port);
         assert_eq!(indices(None).unwrap(), [0, 1, 2]);
-        assert_eq!((indices(Some("w")).unwrap(), indices(Some("2")).unwrap()), (vec![2], vec![2]));
-        assert_eq!(indices(Some("1")).unwrap(), [1], "a name goes first");
+        assert_eq!((indices(Some("w")).unwrap(), indices(Some("1")).unwrap()), (vec![2], vec![1]));
+        assert_eq!(indices(Some("2")).unwrap(), [1], "a name goes first");
         let error = indices(Some("3")).unwrap_err().to_string();
-        assert_eq!(error, "port 3: no such port; the node has 0 (c), 1 (1), 2 (w)");
+        assert_eq!(error, "port 3: no such port; the node has 0 (c), 1 (2), 2 (w)");
         assert!(indices(Some("")).is_err());
     }
 }

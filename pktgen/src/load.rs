@@ -19,7 +19,7 @@ pub struct Load {
     pub arrivals: Arrivals,
     /// Service times.
     pub service: Service,
-    /// A trace that replaces arrivals and service times. These two then hold the means of the trace.
+    /// A trace that replaces arrivals and service times. `rate_pps` and `service` then hold its means.
     pub replay: Option<Replay>,
     /// Warm-up in seconds, sent but not measured.
     pub warmup_s: f64,
@@ -93,7 +93,8 @@ impl Load {
         self.rate_pps * service_s / f64::from(workers.max(1))
     }
 
-    /// Sets the rule for undisturbed slices for this percentile and number of workers.
+    /// Sets the rule for undisturbed slices: intervals in which no pause of a loop can have affected a task. A pause
+    /// affects tasks for longer if the workers have a higher load. A higher percentile needs more tasks in these slices.
     #[must_use]
     pub fn with_percentile(self, quantile: f64, workers: Option<u32>) -> Self {
         let service_s = self.service.mean_ns() / 1e9;
@@ -188,12 +189,12 @@ impl Load {
     /// The limit and the fix.
     pub fn check_recordable(&self) -> Result<(), String> {
         // A tenth of the records is a margin for random arrivals.
-        let (tasks, max) = (self.core_tasks(), tasks::RECORDS_MAX);
-        if tasks <= 0.9 * max as f64 {
+        let (tasks, max) = (self.core_tasks(), 0.9 * tasks::RECORDS_MAX as f64);
+        if tasks <= max {
             return Ok(());
         }
         Err(format!(
-            "{tasks:.0} tasks on a core, but it records at most {max}; give a shorter --duration, a lower --rate or more --cores"
+            "{tasks:.0} tasks on a core, but at most {max:.0} can be recorded; give a shorter --duration, a lower --rate or more --cores"
         ))
     }
 

@@ -258,7 +258,7 @@ mod dpdk {
         let output = pktgen(&[&long[..], &to, &[log.to_str().unwrap()]].concat());
         assert_eq!(output.status.code(), Some(2));
         // The default warm-up adds a second.
-        let expected = "--log-tasks: 61000000 tasks on a core, but it records at most 8388608";
+        let expected = "--log-tasks: 61000000 tasks on a core, but at most 7549747 can be recorded";
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         let output = pktgen(&[&["run", "--rate", "1k"], &to[..], &["/none/tasks.csv"]].concat());
         assert_eq!(output.status.code(), Some(2));

@@ -29,8 +29,8 @@ struct Program {
     stored: Vec<Option<Frame>>,
     /// Packet buffers of the program.
     pool: FramePool,
-    /// Number of held packets with a used or invalid place, and of calls after which the stored packets were
-    /// not the held ones.
+    /// Number of held packets with a used or invalid place, and of calls after which the program stored another number of
+    /// packets than the scheduler holds.
     misplaced: u64,
     /// Number of calls after which the ledger did not balance.
     unbalanced: u64,
@@ -60,7 +60,7 @@ impl Program {
         Ok(count)
     }
 
-    /// Checks that the ledger balances, and that the program stores exactly the held packets.
+    /// Checks that the ledger balances, and that the program stores as many packets as the scheduler holds.
     fn check_state(&mut self) {
         let counters = self.context.counters();
         let stored = self.stored.iter().flatten().count() as u64;
@@ -70,7 +70,7 @@ impl Program {
 }
 
 /// Sends forged bursts under one policy of each family. After every call, the ledger must balance and the
-/// stored packets must be those that the scheduler counts as held.
+/// program must store as many packets as the scheduler holds.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let config = config(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
@@ -97,7 +97,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         account.check(
             format!("{policy}: the program holds the packets that the scheduler counts as held"),
             misplaced == 0,
-            format!("a difference after {misplaced} calls"),
+            format!("{misplaced} differences"),
         );
         // Their packets return to the pool.
         drop((stored, context));

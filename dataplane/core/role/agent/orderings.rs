@@ -40,11 +40,11 @@ fn hand_over(load: &CountedLoad) -> JoinHandle<u32> {
     thread::spawn(move || load.answer(0))
 }
 
-/// Each answer counts the arrivals of its own task and of all tasks answered before. The last finds none
-/// left, and none finds a negative number, which would wrap to a very large one.
+/// Each answer counts the arrivals of its own task and of all tasks answered before. At least one finds
+/// none left, and none finds a negative number, which would wrap to a very large one.
 // promise: agent.1
 #[test]
-fn last_answer_sees_an_empty_queue() {
+fn an_answer_sees_an_empty_queue() {
     loom::model(|| {
         let load = load();
         let workers = [1, 2].map(|accepted| {
