@@ -82,7 +82,10 @@ pub enum Command {
     #[command(mut_args(|arg| arg.allow_hyphen_values(true)))]
     Sim(Box<SimArgs>),
     /// Simulate a pool under all policies, by conditions or from a log of its tasks, and recommend one
-    #[command(after_help = advise::EXAMPLE, mut_args(|arg| arg.allow_hyphen_values(true)))]
+    #[command(after_help = advise::EXAMPLE, mut_args(|arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_hyphen_values(takes_values)
+    }))]
     Advise {
         /// Arguments of the advice
         #[command(flatten)]
