@@ -894,11 +894,11 @@ fn metrics_have_type_unit_and_samples() {
         assert!(open.contains(&format!("# TYPE {name} {}\n", family.kind.name())), "{name}");
         assert!(text.contains(&format!("# TYPE {sample} ")), "{name}");
         for answer in [&open, &text] {
-            // A leaf has no peers, only counters of peers per core. No batch job runs here, and the node follows
-            // no controller.
+            // A leaf has no peers, only counters of peers per core. No batch job runs here, the node follows no
+            // controller, and its pools have fixed policies.
             let is_of_peers = name.starts_with("wedjat_peer_") && family.labels != "core";
             let has_none = is_of_peers
-                || ["wedjat_batch_", "wedjat_controller_"]
+                || ["wedjat_batch_", "wedjat_controller_", "wedjat_pool_auto_"]
                     .iter()
                     .any(|start| name.starts_with(start));
             for sample in family.samples() {
