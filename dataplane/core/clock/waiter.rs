@@ -51,7 +51,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits at most `longest` until the word differs from `old`, in one sleep. Returns false on timeout, and if it was
+    /// Waits until the word differs from `old`: first some spins, then one sleep of at most `longest`. Returns false on timeout, and if it was
     /// woken without a change; callers loop.
     #[inline]
     pub fn wait(&mut self, signal: Signal<'_>, old: u32, longest: Duration) -> bool {

@@ -376,7 +376,7 @@ proptest! {
         let mut peers = Peers::new(settings(policy, 4, 0));
         for (bytes, id, is_sane, load, number) in beats {
             let mut beat = Heartbeat::parse(&bytes).unwrap();
-            // A heartbeat of a possible sender; its number and counts may still be refused.
+            // A heartbeat with the id of a node, maybe our own; its id, number or counts may still be refused.
             if is_sane {
                 beat.origin = Origin { id, ..peers.origin() };
                 (beat.load, beat.number) = (load as f32 / 4000.0, number);

@@ -115,7 +115,8 @@ impl PendingProbes {
         }
     }
 
-    /// Removes the last waiting task.
+    /// Removes the last waiting task, which was pushed just before, and for which the caller has no room. None of its
+    /// probes is sent yet, so the next task may have its number.
     pub fn pop_last(&mut self) {
         self.tasks.pop_back();
         self.next = self.next.min(self.tasks.len());

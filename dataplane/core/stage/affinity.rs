@@ -42,7 +42,7 @@ pub struct Key {
 }
 
 /// Returns a keyed hash, so that clients cannot choose tasks of one set. The multipliers are those of SplitMix64. Its
-/// upper bits are the well mixed ones, and callers use only these.
+/// upper bits are the well mixed ones: the set of a key depends only on those of the last mix.
 fn mix(seed: u64, value: u64) -> u64 {
     let product = (value ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (product ^ (product >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
@@ -346,7 +346,8 @@ impl AffinityTable {
                 else {
                     break;
                 };
-                // The queue is in the order of the checks, so the rest is not due either.
+                // The rest is rarely due. A task that was due again, and went to the end, may lie behind later ones, and then
+                // expires late, by less than the timeout.
                 if due >= now {
                     break;
                 }
