@@ -115,8 +115,8 @@ impl PendingProbes {
         }
     }
 
-    /// Removes the last waiting task, which was pushed just before, and for which the caller has no room. None of its
-    /// probes is sent yet, so the next task may have its number.
+    /// Removes the last waiting task, which was pushed in the same burst, and for which the caller has no room. Unlike
+    /// with `pop`, missing answers are no sign of a loss.
     pub fn pop_last(&mut self) {
         self.tasks.pop_back();
         self.next = self.next.min(self.tasks.len());
