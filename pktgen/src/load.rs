@@ -42,7 +42,8 @@ pub struct Load {
     pub verify: bool,
     /// True to record every task, for the report's [`tasks`](crate::report::Report::tasks).
     pub records_tasks: bool,
-    /// Rule for undisturbed slices and the number of tasks they need.
+    /// Rule for undisturbed slices, in which no stall of a poll loop can have affected a task, and the number of tasks that
+    /// the percentile needs in all of them together.
     pub rule: Rule,
 }
 
@@ -93,8 +94,8 @@ impl Load {
         self.rate_pps * service_s / f64::from(workers.max(1))
     }
 
-    /// Sets the rule for undisturbed slices: intervals in which no pause of a loop can have affected a task. A pause
-    /// affects tasks for longer if the workers have a higher load. A higher percentile needs more tasks in these slices.
+    /// Sets the rule for undisturbed slices for this percentile and number of workers. The higher the workers' load is,
+    /// the longer a stall affects tasks. A higher percentile needs more tasks.
     #[must_use]
     pub fn with_percentile(self, quantile: f64, workers: Option<u32>) -> Self {
         let service_s = self.service.mean_ns() / 1e9;
