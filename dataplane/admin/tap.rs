@@ -182,7 +182,7 @@ pub struct CaptureSession {
 }
 
 impl CaptureSession {
-    /// Creates the session of a tap. It calls `end` on drop, with the number for [`Taps::abandon`].
+    /// Creates the session of a tap. It calls `end` on drop, with the number for `Taps::abandon`.
     pub fn new(stats: TapStats, end: impl Fn(u64) + Send + Sync + 'static) -> Self {
         Self { stats, end: Box::new(end) }
     }
