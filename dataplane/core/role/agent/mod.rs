@@ -893,7 +893,8 @@ where
         }
     }
 
-    /// Publishes the numbers of held tasks (waiting or with workers) and of waiting ones.
+    /// Publishes the numbers of held tasks (waiting or with workers) and of waiting ones. The control thread waits for an
+    /// empty queue before it removes a pool.
     fn note_held(&self) {
         let (mut held, mut queued) = (0, 0);
         for PoolWorkers { workers, .. } in &self.worker_sets {
@@ -916,19 +917,19 @@ where
         self.worker_sets.iter().map(|set| set.workers.waiting()).sum()
     }
 
-    /// Returns true if the worker is attached.
+    /// Returns true if the worker is attached. A leaf on the same core gives tasks to attached workers only.
     #[must_use]
     pub fn is_present(&self, identity: WorkerIdentity) -> bool {
         let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(identity.pool));
         worker_sets.any(|set| set.workers.present().any(|present| present == identity))
     }
 
-    /// Iterates over all its workers, attached or not.
+    /// Iterates over all its workers, attached or not. A leaf on the same core finds its local workers among them.
     pub fn identities(&self) -> impl Iterator<Item = WorkerIdentity> + '_ {
         self.worker_sets.iter().flat_map(|set| set.workers.identities())
     }
 
-    /// Returns the epoch of its membership.
+    /// Returns the epoch of its membership. A leaf on the same core looks for new workers when it changes.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.commands.epoch()
@@ -956,7 +957,8 @@ where
         &self.responder.out.counters
     }
 
-    /// Returns the number of workers acknowledged by a leaf; with several leaves, the smallest number.
+    /// Returns the number of workers acknowledged by a leaf, for the account at the end; with several leaves, the smallest
+    /// number.
     #[must_use]
     pub fn registered(&self) -> usize {
         self.registrars.iter().map(Registrar::registered).min().unwrap_or(0)
