@@ -710,7 +710,7 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
 }
 
 /// Reports as JSON besides counters and drop reasons: name, file and struct.
-const REPORTED: [(&str, &str, &str); 16] = [
+const REPORTED: [(&str, &str, &str); 17] = [
     ("account", "dataplane/core/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/core/stats.rs", "PortStats"),
     ("account, `manifest`", "dataplane/core/stats.rs", "Manifest"),
@@ -718,6 +718,7 @@ const REPORTED: [(&str, &str, &str); 16] = [
     ("an agent's account, `attach`", "dataplane/core/role/agent/worker_set.rs", "AttachStats"),
     ("state", "dataplane/core/state/table.rs", "Snapshot"),
     ("state, `pools[]`", "dataplane/core/state/table.rs", "PoolSnapshot"),
+    ("state, `pools[].auto`", "dataplane/core/state/table.rs", "AutoSnapshot"),
     ("state, `pools[].members[]`", "dataplane/core/state/table.rs", "MemberSnapshot"),
     ("state, `cores[]`", "dataplane/core/state/table.rs", "CoreSnapshot"),
     ("state, histograms", "dataplane/core/state/histogram.rs", "HistogramSnapshot"),

@@ -646,7 +646,7 @@ pub struct PoolSnapshot {
     pub id: u16,
     /// Name of the policy that runs.
     pub policy: String,
-    /// Choice of the policy by the node; `None` if the policy is fixed.
+    /// Choice of the policy by the node; none if the policy is fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<AutoSnapshot>,
     /// Members in order.
