@@ -165,7 +165,7 @@ impl Connection {
         self.runtime.block_on(async {
             let limit =
                 tonic::Status::deadline_exceeded("the node has not started the tap in time");
-            // The call lasts as long as the capture, so that it has no time limit of its own.
+            // Only the start has a time limit: the call lasts until the end of the capture.
             let begun = async {
                 let mut call = client.capture(tonic::Request::new(request)).await?.into_inner();
                 tap(call.message().await?)?;

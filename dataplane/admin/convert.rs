@@ -237,3 +237,10 @@ fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) 
         }),
     }
 }
+
+impl From<proto::Auto> for AutoSnapshot {
+    fn from(auto: proto::Auto) -> Self {
+        let proto::Auto { objective, decision, switches } = auto;
+        Self { objective, decision, switches }
+    }
+}

@@ -46,7 +46,7 @@ pub struct ExplainSession {
 
 impl fmt::Debug for ExplainSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Explaining").field("records", &self.records).finish_non_exhaustive()
+        f.debug_struct("ExplainSession").field("records", &self.records).finish_non_exhaustive()
     }
 }
 

@@ -168,7 +168,7 @@ impl Control for Service {
         Ok(Response::new(proto::StopTapReply { tap: Some(tap_message(&tap)) }))
     }
 
-    /// State of a tap, as a stream that lasts as long as the tap may.
+    /// State of a tap, as a stream. The tap ends with it.
     type CaptureStream = ReceiverStream<Result<proto::Tap, Status>>;
 
     /// Starts to record packets into a file, until the client ends the call, or the node ends.

@@ -42,7 +42,7 @@ pub enum TapOwner {
     /// No client: the tap is on until any client ends it.
     #[default]
     Nobody,
-    /// The client of a call: the tap ends with the call, and the node then removes a file that nobody asked for.
+    /// The client of a call: the tap ends with the call. The node then removes the file, unless a client has asked for it.
     Call,
     /// The node itself: the same, and the tap gives way to that of a client. Clients do not see it.
     Node,
@@ -631,7 +631,7 @@ struct ActiveTap {
     start_answer: Option<TapAnswer>,
     /// Requests for the end that wait for the file.
     stop_answers: Vec<TapAnswer>,
-    /// True if nobody wants its file any more.
+    /// True if no client wants its file any more.
     is_abandoned: bool,
     phase: Phase,
 }

@@ -3,7 +3,7 @@
 //! The measurement is a capture of the node's packets by its tap (packet recorder). The simulation is that of
 //! `wedjat-testbed advise`. With `--apply`, the node gets the recommended policy.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use wedjat::admin::generated::{Auto, Pool, ShowReply, StartTapRequest};
 use wedjat::admin::{Connection, packets};
-use wedjat::advice::{LOST_MAX, SNAPLEN, node_pool};
+use wedjat::advice::{CaptureFile, SNAPLEN, lost_too_many, node_pool};
 use wedjat::control::Change;
 use wedjat::quantity;
 use wedjat::state::table::AutoSnapshot;
@@ -78,11 +78,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let pool = select(&shown, advice.conditions.pool)?;
     let auto = pool.auto.clone();
     let pool = node_pool(&shown, pool)?;
-    let file = CaptureFile::new();
+    let file = CaptureFile::new("advise");
     capture(arguments, &mut node, &file)?;
     advice.conditions.pool = Some(pool.id);
     advice.conditions.running_node = Some(pool.clone());
-    advice.conditions.capture = Some(file.0.clone());
+    advice.conditions.capture = Some(file.path().to_owned());
     let report = advise::advise(&advice)?;
     drop(file);
     let auto = auto.as_ref();
@@ -129,11 +129,7 @@ fn finish(
             Applied::Unchanged(reason) => format!("Not applied: {reason}\n"),
         });
         let auto = auto.cloned().map_or_else(String::new, |auto| {
-            let Auto { objective, decision, switches } = auto;
-            format!(
-                "The pool is under {}.\n",
-                AutoSnapshot { objective, decision, switches }.text()
-            )
+            format!("The pool is under {}.\n", AutoSnapshot::from(auto).text())
         });
         report.text() + &auto + &applied
     };
@@ -179,36 +175,17 @@ fn select(shown: &ShowReply, id: Option<u32>) -> Result<&Pool, String> {
     }
 }
 
-/// Temporary file of a capture; removed on drop.
-struct CaptureFile(PathBuf);
-
-impl CaptureFile {
-    /// Chooses a name by this process's id, so that two commands use two files. Does not create the file, because the
-    /// node refuses to write to an existing one.
-    fn new() -> Self {
-        let name = format!("wedjat-advise-{}.pcap", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for CaptureFile {
-    fn drop(&mut self) {
-        // It does not exist if the node refused to write it.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Lets the node write packets to `file`, until it has the requested number or the longest time is over.
 ///
 /// # Errors
-/// If the node refuses, or had no room for more than [`LOST_MAX`] of the packets.
+/// If the node refuses, or lost too many packets for lack of room.
 fn capture(
     arguments: &Arguments,
     node: &mut Connection,
     file: &CaptureFile,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let name = file
-        .0
+        .path()
         .to_str()
         .ok_or("the path of the folder for temporary files is not UTF-8; set TMPDIR")?;
     // The node ends the tap and removes its file if this process ends first, for instance by SIGINT.
@@ -224,7 +201,7 @@ fn capture(
     }
     let tap = node.stop_tap()?;
     drop(call);
-    if tap.lost as f64 > LOST_MAX * tap.written as f64 {
+    if lost_too_many(tap.written, tap.lost) {
         return Err(format!(
             "the node captured {} and had no room for {}; give --packets {}",
             packets(tap.written),

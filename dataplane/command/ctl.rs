@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wedjat::admin::generated::{Auto, Pool, ShowReply, StartTapRequest, Tap, Worker};
+use wedjat::admin::generated::{Pool, ShowReply, StartTapRequest, Tap, Worker};
 use wedjat::admin::packets;
 use wedjat::admin::{Access, Connection};
 use wedjat::control::Change;
@@ -683,8 +683,8 @@ fn show(reply: &ShowReply) -> String {
             quantity(pool.workers.len(), "worker"),
             leaving(pool.leaving),
         );
-        if let Some(Auto { objective, decision, switches }) = pool.auto.clone() {
-            let _ = write!(out, "\n  {}", AutoSnapshot { objective, decision, switches }.text());
+        if let Some(auto) = pool.auto.clone() {
+            let _ = write!(out, "\n  {}", AutoSnapshot::from(auto).text());
         }
     }
     for server in &reply.servers {

@@ -1,10 +1,12 @@
-//! CPUs of this process: affinity, pinning, and the threads of other nodes that poll the same CPU.
+//! CPUs of this process: affinity, pinning, time used, and the threads of other nodes that poll the same CPU.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the CPUs in the calling thread's affinity, which a cpuset narrows. Empty if the system does not report
 /// them.
@@ -29,6 +31,13 @@ pub fn pin(cpu: usize) -> bool {
 #[must_use]
 pub fn except(cores: &[usize]) -> Vec<usize> {
     usable().into_iter().filter(|cpu| !cores.contains(cpu)).collect()
+}
+
+/// Returns the CPU time that the calling thread has used.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Kinds of threads that poll, by the first part of their names.

@@ -1,5 +1,7 @@
 //! Input of the advice on policies from a running node, for `wedjat advise` and for the node's own choice of policies.
 
+use std::path::{Path, PathBuf};
+
 use wedjat_admin::generated::{Pool, ShowReply, Worker};
 use wedjat_sim::advise::capture::Speeds;
 use wedjat_sim::advise::node::NodePool;
@@ -7,7 +9,40 @@ use wedjat_sim::advise::node::NodePool;
 /// Bytes kept of each captured packet: all headers, also over IPv6 with a proof of origin.
 pub const SNAPLEN: usize = 128;
 /// Largest fraction of packets that may be missing in a capture.
-pub const LOST_MAX: f64 = 0.001;
+const LOST_MAX: f64 = 0.001;
+
+/// Returns true if a capture of this many packets lost too many others.
+#[must_use]
+pub fn lost_too_many(written: u64, lost: u64) -> bool {
+    lost as f64 > LOST_MAX * written as f64
+}
+
+/// Temporary file of a capture; removed on drop.
+#[derive(Debug)]
+pub struct CaptureFile(PathBuf);
+
+impl CaptureFile {
+    /// Chooses a name by `user` and this process's id, so that two captures use two files. Does not create the file,
+    /// because a tap never writes to an existing one.
+    #[must_use]
+    pub fn new(user: &str) -> Self {
+        let name = format!("wedjat-{user}-{}.pcap", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    /// Returns the path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for CaptureFile {
+    fn drop(&mut self) {
+        // It does not exist if the tap was refused.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
 
 /// Returns the quantities of a pool that the node knows. Counts only workers that may get tasks.
 ///

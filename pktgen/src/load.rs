@@ -42,8 +42,8 @@ pub struct Load {
     pub verify: bool,
     /// True to record every task, for the report's [`tasks`](crate::report::Report::tasks).
     pub records_tasks: bool,
-    /// Rule for undisturbed slices, in which no stall of a poll loop can have affected a task, and the number of tasks that
-    /// the percentile needs in all of them together.
+    /// Rule for undisturbed slices: no stall of a poll loop can have affected a task in them. Also gives the number of
+    /// tasks that the percentile needs in all of them together.
     pub rule: Rule,
 }
 

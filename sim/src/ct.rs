@@ -757,7 +757,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.engine.remaining = 0;
     }
 
-    /// Takes the records of the tasks that have ended since the last call, if the observer wants records.
+    /// Takes the records of the tasks that have ended since the last call. Empty without an observer of records.
     pub fn take_ended(&mut self) -> Vec<wedjat_workload::results::Task> {
         self.engine.recorder.take_ended()
     }

@@ -117,6 +117,19 @@ impl Model {
 }
 
 impl Cell {
+    /// Creates the cell of a policy in model `ct`, without swept flags. `name` is the policy's name in the row.
+    #[must_use]
+    pub fn of_policy(name: &str, config: ct::Config) -> Self {
+        let subject = RowLabels {
+            model: "ct",
+            policy: name.to_owned(),
+            load: config.load,
+            unit: "mean service times",
+            swept: Vec::new(),
+        };
+        Self { subject, model: Model::Ct(config) }
+    }
+
     /// Returns a warning for a run that is too short to leave its start-up phase.
     #[must_use]
     pub fn caution(&self) -> Option<String> {

@@ -145,8 +145,8 @@ pub trait Cores {
         true
     }
 
-    /// Returns the minimum time in nanoseconds, from the start of its removal, for which the id of a leaving worker stays
-    /// known, because tasks and messages for it may still arrive.
+    /// Returns the minimum time in nanoseconds for which the id of a leaving worker stays known, from the start of its
+    /// removal. Tasks and messages for it may still arrive.
     fn linger_ns(&self, _worker: u16) -> u64 {
         0
     }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -13,8 +12,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use wedjat_admin::{Handle, TapOwner, TapSpec, packets, show_reply, stay_on};
+use wedjat_core::cpus::thread_time;
 use wedjat_core::policy::Objective;
 use wedjat_desired::control::Change;
 use wedjat_sim::advise::auto::{Auto, CaptureRequest, Kind, Step};
@@ -22,7 +21,7 @@ use wedjat_sim::advise::conditions::{ConditionArgs, Conditions};
 use wedjat_sim::advise::{self, advise_under, usual_tasks};
 use wedjat_sim::candidates::eligible_policies;
 
-use crate::advice::{LOST_MAX, SNAPLEN, node_pool};
+use crate::advice::{CaptureFile, SNAPLEN, lost_too_many, node_pool};
 
 /// Interval at which the thread looks for pools under `auto`.
 const IDLE: Duration = Duration::from_millis(500);
@@ -65,7 +64,7 @@ impl AutoThread {
         let thread = std::thread::Builder::new().name("wedjat-auto".to_owned());
         let thread = thread.spawn(move || {
             stay_on(&cpus);
-            // On Linux, the nice value is that of a thread. A refusal only leaves the priority as it is.
+            // On Linux, the nice value is that of a thread. A refusal only keeps the old priority.
             let _ = rustix::process::nice(19);
             chooser.run();
         })?;
@@ -95,16 +94,6 @@ struct Chooser {
     tasks: u64,
     /// Number of choices so far. Each has a seed of its own.
     choices: u64,
-}
-
-/// File of a capture; removed on drop.
-struct CaptureFile(PathBuf);
-
-impl Drop for CaptureFile {
-    fn drop(&mut self) {
-        // It does not exist if the capture failed.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 impl Chooser {
@@ -170,7 +159,7 @@ impl Chooser {
 
     /// Captures packets, and if a choice is due, simulates the pool and makes the choice.
     fn choose(&mut self, id: u16, objective: Objective, auto: &mut Auto, capture: CaptureRequest) {
-        let cpu_started = cpu_time();
+        let cpu_started = thread_time();
         let Some(conditions) = self.capture(id, capture) else { return };
         let mut decision = match auto.observe(self.now(), capture, conditions) {
             Step::Wait => return,
@@ -187,7 +176,7 @@ impl Chooser {
                     threads: Some("1".to_owned()),
                     ..advise::Arguments::default()
                 };
-                let used = || cpu_time().saturating_sub(cpu_started);
+                let used = || thread_time().saturating_sub(cpu_started);
                 let may_simulate = || used() < CPU_MAX && !self.is_stopped();
                 let began = Instant::now();
                 let report = advise_under(&arguments, *conditions, &may_simulate);
@@ -202,8 +191,8 @@ impl Chooser {
             }
         };
         if let Some(policy) = &decision.policy {
-            let change = format!("switch-policy pool={id} policy={policy}").parse::<Change>();
-            let Ok(change) = change else { return };
+            let Ok(spec) = policy.parse() else { return };
+            let change = Change::SwitchPolicy { pool: id, policy: spec };
             let changed = self.ask(|handle, answer| handle.change(vec![change], None, answer));
             match changed {
                 None => return,
@@ -232,10 +221,9 @@ impl Chooser {
             Ok(pool) => pool,
             Err(error) => return Some(Err(error)),
         };
-        let name = format!("wedjat-auto-{}.pcap", std::process::id());
-        let file = CaptureFile(std::env::temp_dir().join(name));
+        let file = CaptureFile::new("auto");
         let spec = TapSpec {
-            file: file.0.clone(),
+            file: file.path().to_owned(),
             snaplen: Some(SNAPLEN),
             packets: Some(PACKETS_PER_TASK * capture.tasks_max()),
             owner: TapOwner::Node,
@@ -258,27 +246,21 @@ impl Chooser {
                 capture.longest()
             )));
         }
-        if stats.lost as f64 > LOST_MAX * stats.written as f64 {
+        if lost_too_many(stats.written, stats.lost) {
             return Some(Err(format!("the capture lost {} of its packets", stats.lost)));
         }
         let arguments = ConditionArgs {
-            capture: Some(file.0.clone()),
+            capture: Some(file.path().to_owned()),
             pool: Some(id.into()),
             running_node: Some(pool),
             ..ConditionArgs::default()
         };
         // The rest of an error is about the file and the options of `wedjat advise`.
-        let path = format!("{}: ", file.0.display());
+        let path = format!("{}: ", file.path().display());
         let reason = |error: String| {
             let reason = error.strip_prefix(&path).unwrap_or(&error);
             reason.split(';').next().unwrap_or_default().to_owned()
         };
         Some(Conditions::new(&arguments).map_err(reason))
     }
-}
-
-/// Returns the CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

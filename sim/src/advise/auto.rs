@@ -1,7 +1,7 @@
 //! Choice of a pool's policy by its node, for `policy = "auto(objective=p99)"`.
 //!
-//! [`Auto`] decides when to capture packets, when to simulate, and when to change the policy. It is pure: time,
-//! conditions and predictions are arguments. A node and the emulated pool ([`super::emulation`]) drive it alike:
+//! [`Auto`] decides on captures of packets, on simulations, and on changes of the policy. It is pure: time, measured
+//! conditions and predictions are arguments. A node and the emulated pool ([`super::emulation`]) drive the same code:
 //!
 //! 1. [`Auto::next_capture`] names the next capture of packets. Most captures are short *looks*, which show changes of
 //!    load and mix. Every [`PERIOD`], and after such a change, a long one measures the conditions of a choice.

@@ -356,9 +356,8 @@ mod tests {
         }
     }
 
-    /// Runs a pool that starts under `random`, and changes after 40 s. Checks that it leaves `random` within 30 s,
-    /// that within 30 s after the change it has a policy whose p99 is near the best, and that no task is lost. `after`
-    /// has the conditions after the change.
+    /// Runs a pool that starts under `random`, and changes after 40 s. Checks that it leaves `random` within 30 s, and
+    /// loses no task. Its policy 30 s after the change must have a p99 near the best under the conditions `after`.
     fn check(load: &str, change: &str, after: Arguments) {
         let change = TimedChange::parse(&format!("40s {change}"), 16).unwrap();
         let arguments = Arguments { running: Some("random".to_owned()), ..pool(load, "exp(5ms)") };

@@ -29,8 +29,7 @@ use wedjat_workload::results::page_file;
 use crate::candidates::worker_policies;
 use crate::ct;
 use crate::lists::list;
-use crate::model::{Cell, Model, SETTLED};
-use crate::outcome::RowLabels;
+use crate::model::{Cell, SETTLED};
 use crate::{MayRun, Row, SimArgs, plan, rows_while};
 use conditions::{ConditionArgs, Conditions};
 use decision::{Advice, Fit};
@@ -298,14 +297,7 @@ impl Simulation<'_> {
             measures_classes: self.measures_classes,
             ..self.conditions.model.clone()
         };
-        let subject = RowLabels {
-            model: "ct",
-            policy: candidate.name.clone(),
-            load: config.load,
-            unit: "mean service times",
-            swept: Vec::new(),
-        };
-        let cell = Cell { subject, model: Model::Ct(config) };
+        let cell = Cell::of_policy(&candidate.name, config);
         cell.model.check()?;
         Ok(cell)
     }

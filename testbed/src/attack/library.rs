@@ -60,7 +60,7 @@ impl Program {
         Ok(count)
     }
 
-    /// Checks that the ledger balances, and that the program stores as many packets as the scheduler holds.
+    /// Checks the ledger, and the number of stored packets against that of held ones.
     fn check_state(&mut self) {
         let counters = self.context.counters();
         let stored = self.stored.iter().flatten().count() as u64;

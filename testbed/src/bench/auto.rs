@@ -8,15 +8,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use rustix::time::{ClockId, clock_gettime};
+use wedjat::cpus::thread_time;
 
 use crate::advise::conditions::{ConditionArgs, Conditions};
 use crate::advise::emulation::{Emulation, TimedChange};
 use crate::advise::{self};
 use crate::sim::candidates::eligible_policies;
 use crate::sim::ct;
-use crate::sim::model::{Cell, Model};
-use crate::sim::outcome::RowLabels;
+use crate::sim::model::Cell;
 use crate::sim::{SimArgs, rows_of};
 
 /// Time at the start of a cell that does not count for the switches in the steady state.
@@ -42,12 +41,6 @@ pub struct Arguments {
     /// Seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-}
-
-/// Returns the CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Returns the emulation of a pool with these options and changes of its workload.
@@ -78,7 +71,7 @@ pub fn emulation(
     // One thread, as in a node.
     let arguments = advise::Arguments { threads: Some("1".to_owned()), ..arguments };
     let length = Duration::from_secs(length_s);
-    Ok(Emulation { arguments, changes, length, seed, clock: cpu_time })
+    Ok(Emulation { arguments, changes, length, seed, clock: thread_time })
 }
 
 /// Returns the options of all cells.
@@ -117,14 +110,7 @@ fn p99s(conditions: &ct::Config, arguments: &Arguments) -> Result<Vec<(String, f
     let cell = |name: &str| {
         let policy = name.parse().map_err(|error| format!("{error}"))?;
         let config = ct::Config { policy, tasks: arguments.tasks, ..conditions.clone() };
-        let subject = RowLabels {
-            model: "ct",
-            policy: name.to_owned(),
-            load: config.load,
-            unit: "mean service times",
-            swept: Vec::new(),
-        };
-        Ok::<_, String>(Cell { subject, model: Model::Ct(config) })
+        Ok::<_, String>(Cell::of_policy(name, config))
     };
     let cells = eligible_policies().map(cell).collect::<Result<_, _>>()?;
     let flags = SimArgs {
@@ -206,6 +192,6 @@ pub fn report(
     for ((name, value), limit) in names.iter().zip(values).zip(LIMITS) {
         writeln!(out, "{name}: {value:.3}, limit {limit}")?;
     }
-    // The median must be 0 as far as it is printed.
+    // The printed median must be 0.
     Ok(values.iter().zip(LIMITS).all(|(value, limit)| *value < limit + 5e-4))
 }

@@ -238,9 +238,9 @@ pub fn missing_reason(
     Some(format!("has {wanted} workers, but reported {reported:?}"))
 }
 
-/// Returns an error if a quiet node still holds packets, or counts a task as outstanding (sent and unanswered).
-/// Allows for stranded tasks: all workers of their pool are drained. Checks spines for held packets only, because their
-/// view of a leaf is as old as the leaf's last message.
+/// Returns an error if a quiet node still holds packets, or has outstanding tasks: sent and unanswered ones. Allows for
+/// stranded tasks: all workers of their pool are drained. Checks spines for held packets only, because their view of a
+/// leaf is as old as the leaf's last message.
 #[must_use]
 pub fn outstanding(node: FaultTarget, state: &LocalNodeState<'_>) -> Option<String> {
     let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *state;
