@@ -1,7 +1,7 @@
 //! Thread that chooses the policies of a leaf's pools under `policy = "auto(objective=p99)"`.
 //!
 //! It captures packets of the leaf, simulates the pool, and changes its running policy. [`Auto`] decides on all three.
-//! The thread has the lowest priority and polls no port. The packet path does nothing for it except during a capture.
+//! The thread has a low priority and polls no port. The packet path does nothing for it except during a capture.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,6 +34,9 @@ const CPU_GOAL: f64 = 2.8;
 /// The same for the duration. On a machine without idle CPUs it is much longer than the CPU time, and old conditions
 /// make a bad choice.
 const DURATION_GOAL: f64 = 5.0;
+/// Nice value of the thread. With 19 and busy CPUs it gets less than 1% of a CPU. The thread holds locks of the whole
+/// process for short times, such as the kernel's lock of its memory map, and so would delay the other threads by seconds.
+const NICE: i32 = 10;
 /// Smallest number of tasks of a simulation in the last round, and the number of the first choice.
 const TASKS_MIN: u64 = 10_000;
 /// Packets of a task in a capture of all ports: the task and its reply, each on two ports.
@@ -65,7 +68,7 @@ impl AutoThread {
         let thread = thread.spawn(move || {
             stay_on(&cpus);
             // On Linux, the nice value is that of a thread. A refusal only keeps the old priority.
-            let _ = rustix::process::nice(19);
+            let _ = rustix::process::nice(NICE);
             chooser.run();
         })?;
         Ok(Self { stop, thread: Some(thread) })
