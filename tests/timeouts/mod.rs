@@ -8,11 +8,16 @@ pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// Lifetime of a node under test. Only nodes of failing tests reach it; all others are stopped.
 pub const LIFETIME: &str = "3600s";
 
-/// Waits until `condition` returns true, and calls it every 5 ms. Panics after [`TIMEOUT`], with the text `what`.
+/// Waits until `condition` returns true. Panics after [`TIMEOUT`], with the text `what`. The pause after each call is as
+/// long as the call, so that a condition that runs a command leaves CPU time to the processes under test.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !condition() {
+    loop {
+        let called = Instant::now();
+        if condition() {
+            return;
+        }
         assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(called.elapsed().max(Duration::from_millis(5)));
     }
 }

@@ -24,12 +24,17 @@ pub fn command(name: &str) -> Command {
     command
 }
 
-/// Waits until `condition` returns true. `goal` names the awaited state in the panic after [`TIMEOUT`].
+/// Waits until `condition` returns true. `goal` names the awaited state in the panic after [`TIMEOUT`]. The pause after
+/// each call is as long as the call, so that a condition that runs a command leaves CPU time to the processes under test.
 pub fn wait(goal: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !condition() {
+    loop {
+        let called = Instant::now();
+        if condition() {
+            return;
+        }
         assert!(began.elapsed() < TIMEOUT, "timeout while waiting for {goal}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(called.elapsed().max(Duration::from_millis(2)));
     }
 }
 
