@@ -32,8 +32,8 @@ impl AttachLog {
                     log::info!("worker {id} of pool {pool} was released")
                 }
                 (0, _) => {} // no worker has departed
-                // A worker that leaves or dies releases its lock, so this one still runs, and the agent withdrew its
-                // claim.
+                // A worker that leaves or dies releases its lock, so the agent removed a running worker. Approximate:
+                // for a moment a leaving worker, or a successor before its grant, holds the lock, too.
                 (_, true) if claim == 0 => {
                     log::warn!(
                         "worker {id} of pool {pool} was removed: it was silent for too long, or its credits were impossible"

@@ -35,7 +35,8 @@ const CPU_GOAL: f64 = 2.8;
 /// make a bad choice.
 const DURATION_GOAL: f64 = 5.0;
 /// Nice value of the thread. With 19 and busy CPUs it gets less than 1% of a CPU. The thread holds locks of the whole
-/// process for short times, such as the kernel's lock of its memory map, and so would delay the other threads by seconds.
+/// process for short times, such as the kernel's lock of its memory map. A preempted holder would delay all
+/// threads by seconds.
 const NICE: i32 = 10;
 /// Smallest number of tasks of a simulation in the last round, and the number of the first choice.
 const TASKS_MIN: u64 = 10_000;
@@ -44,7 +45,7 @@ const PACKETS_PER_TASK: u64 = 4;
 /// Smallest number of packets in a capture: those of 1000 tasks.
 const PACKETS_MIN: u64 = 4000;
 
-/// The thread. It ends when this value is dropped.
+/// Handle of the thread. Drop stops the thread and waits for its end.
 pub struct AutoThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -95,7 +96,7 @@ struct Chooser {
     started: Instant,
     /// Tasks of the last round's simulations that the CPU time allows.
     tasks: u64,
-    /// Number of choices so far. Each has a seed of its own.
+    /// Number of simulated choices so far, for their seeds.
     choices: u64,
 }
 
@@ -160,7 +161,8 @@ impl Chooser {
         None
     }
 
-    /// Captures packets, and if a choice is due, simulates the pool and makes the choice.
+    /// Captures packets of a pool. If a choice is due, simulates the pool, switches its policy if the decision names
+    /// another one, and publishes the decision.
     fn choose(&mut self, id: u16, objective: Objective, auto: &mut Auto, capture: CaptureRequest) {
         let cpu_started = thread_time();
         let Some(conditions) = self.capture(id, capture) else { return };
@@ -171,6 +173,7 @@ impl Chooser {
                 self.choices += 1;
                 let tasks = self.tasks.min(usual_tasks(&conditions.model));
                 let policies: Vec<_> = eligible_policies().collect();
+                // Round `r` simulates with the seed plus `r`. With 16 between choices, no two share a seed.
                 let arguments = advise::Arguments {
                     objective: Some(objective.to_string()),
                     policy: Some(policies.join(",")),
@@ -211,7 +214,8 @@ impl Chooser {
         self.handle.note_decision(id, decision.to_string(), auto.switches);
     }
 
-    /// Captures packets and measures the conditions of a pool. `None` if the node ends.
+    /// Captures packets and measures the conditions of a pool; the error is the reason why they stay unknown. `None` if
+    /// the node ends.
     fn capture(&self, id: u16, capture: CaptureRequest) -> Option<Result<Conditions, String>> {
         let shown =
             self.ask(|handle, answer| handle.snapshot(move |node| answer(show_reply(&node))))?;

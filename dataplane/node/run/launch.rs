@@ -1,5 +1,6 @@
-//! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent.
-//! Between these steps, the role creates its region and state, and builds [`NodeParts`].
+//! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent. The
+//! steps are [`Runtime::start`], [`Runtime::open_devices`] and [`Runtime::run`]. The role creates its region in the
+//! first step and its table after it, and builds [`NodeParts`] before the last one.
 //!
 //! A region is the memory shared by an agent and its workers. The table is the node's published state, which other
 //! processes can read. The account is the report of a process at its end. The membership is the set of pools, servers
@@ -87,9 +88,9 @@ pub struct NodeParts<C, K: Cores> {
 }
 
 impl<'a> Runtime<'a> {
-    /// Starts EAL for this node, and creates its mempool. First, `create_region` creates the region of local workers,
-    /// if the node has any, and this function returns it. It fails for a second agent with the same region, which then
-    /// opens no device.
+    /// Starts EAL for this node, and creates its mempool. Before EAL, `create_region` creates the region of local
+    /// workers, if the node has any, and this function returns it. It fails for a second agent with the same region,
+    /// which then opens no device.
     ///
     /// # Errors
     /// If a CPU, the clock file, the region, EAL or the mempool is not available.
@@ -115,7 +116,7 @@ impl<'a> Runtime<'a> {
         self.clock.as_ref().map_or(self.eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
     }
 
-    /// Returns a function that reads the node's clock in ticks.
+    /// Returns a function that reads the node's clock in ticks, for code outside the poll loops.
     pub fn ticks(&self) -> Box<dyn Fn() -> u64> {
         match self.clock.clone() {
             Some(clock) => Box::new(move || clock.now_ns()),
@@ -272,7 +273,9 @@ impl<'a> Runtime<'a> {
         // Follows the controller until this function returns.
         let _following = follow(config.controller, id, &interface.handle, newcomers, cpus)?;
         let is_emulated = self.clock.is_some();
-        let _chooser = choose_policies(config.role, is_emulated, &interface.handle, cpus)?;
+        let membership = requests.control().membership();
+        let _chooser =
+            choose_policies(config.role, is_emulated, membership, &interface.handle, cpus)?;
         let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
         let refusals = watches.iter().map(|watch| watch.refusals.clone()).collect();
         let mut causes = Causes::of(refusals, counters.clone());

@@ -44,7 +44,7 @@ use wedjat_core::state::{Counters, StateError, Totals};
 use wedjat_core::stats::{self, CoreTime, PortStats};
 use wedjat_desired::config::ControlConfig;
 use wedjat_desired::config::FollowConfig;
-use wedjat_desired::control::Cores;
+use wedjat_desired::control::{Cores, Membership};
 use wedjat_dpdk::{Device, DeviceError, DeviceEvent, Eal, EalError, PoolError};
 use wedjat_fabric::{FollowerThread, NodeId};
 
@@ -322,15 +322,25 @@ fn follow(
     thread.map(Some).map_err(LaunchError::Follow)
 }
 
-/// Starts the thread that chooses policies for a leaf's pools. In emulated time there is none: it would make runs
-/// differ, and pools under `auto` keep their first policy.
+/// Starts the thread that chooses policies for a leaf's pools. In emulated time there is none, because it would make
+/// runs differ. Pools under `auto` then keep their first policy, and a warning says so.
 fn choose_policies(
     role: Role,
     is_emulated: bool,
+    membership: &Membership,
     handle: &Handle,
     cpus: &[usize],
 ) -> Result<Option<AutoThread>, LaunchError> {
-    if role != Role::Leaf || is_emulated {
+    if role != Role::Leaf {
+        return Ok(None);
+    }
+    if is_emulated {
+        for pool in membership.pools.iter().flatten().filter(|pool| pool.settings.auto.is_some()) {
+            log::warn!(
+                "pool {}: with --clock, `policy = \"auto\"` stays at its first policy",
+                pool.id
+            );
+        }
         return Ok(None);
     }
     AutoThread::start(handle.clone(), cpus).map(Some).map_err(LaunchError::Auto)

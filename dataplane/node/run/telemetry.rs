@@ -139,7 +139,7 @@ fn drops(node: &Snapshot) -> Answer {
     Answer::Table(sums.into_iter().map(|(reason, count)| number(reason, count)).collect())
 }
 
-/// Returns true if the member is neither configured nor registered, so that no reports arrive from it.
+/// Returns true if the member is neither configured nor registered, so that it gets no tasks.
 fn is_away(member: &MemberSnapshot) -> bool {
     !matches!(member.presence, MemberPresence::Configured | MemberPresence::Registered)
 }
@@ -150,7 +150,7 @@ fn load(members: &[MemberSnapshot]) -> u64 {
 }
 
 /// Returns policy and sums of a pool: its workers, those away, their load, and the tasks outstanding and waiting.
-/// `idle` counts the entries of the cores' idle lists and of the list that all cores share.
+/// `idle` counts the entries of the cores' idle lists, and the tokens for workers that any core may take.
 fn pool_table(pool: &PoolSnapshot) -> Answer {
     // Each core counts for itself, so a sum that is read while they work may be negative for a moment.
     let outstanding = pool.members.iter().map(|member| member.outstanding.max(0) as u64).sum();
