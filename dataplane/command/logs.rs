@@ -23,7 +23,7 @@ pub struct Logs {
     /// second and for the account as text
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: Format,
-    /// Log only warnings and errors, ignore RUST_LOG, and print no line of rates per second
+    /// Log only warnings, errors and the account at the end, ignore RUST_LOG, and print no line of rates per second
     #[arg(long)]
     pub quiet: bool,
 }

@@ -1,13 +1,15 @@
 //! Proportional power of two with rates learned at run time (Rosella, IV): [`Ppot`] on the rates of a
 //! [`Learner`]. `Ppot` draws two members in proportion to their rates, from an alias table, and picks the better one.
-//! The table is rebuilt together with the estimates, between bursts. In a policy's name, `ll` is "least loaded": the
-//! better member is the one that completes the task sooner. `learned` and `ewma` name the averages of the rates.
+//! The table is rebuilt together with the estimates, between bursts. The better member has the shorter queue, or with
+//! `ll` ("least loaded") in the policy's name, completes the task sooner. `learned` and `ewma` name the averages of the
+//! rates.
 //!
 //! A *benchmark task* is a copy of a recent task that the caller sends to a member only to measure its speed.
 
 use super::learner::{Learner, Window};
 use super::{
-    AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, QueueAccess, Rng, Task,
+    AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, ProbedMembers, QueueAccess,
+    Rng, Task,
 };
 use crate::state::{Member, Report, View};
 
@@ -17,7 +19,8 @@ const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
 const WEIGHT: Parameter = Parameter::new("weight", 0.05, (1e-4, 1.0));
 /// Number of arrivals over which the arrival rate is averaged.
 const S: Parameter = Parameter::integer("s", 1000.0, (1.0, 1e9));
-/// Mean processing time guaranteed by the members together; 0: as measured.
+/// Guaranteed mean processing time of the members in microseconds, from which their total throughput follows; 0: as
+/// measured.
 const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
 
 /// `ppot-learned`.
@@ -99,7 +102,7 @@ impl LearnedRates {
 }
 
 impl Policy for LearnedRates {
-    /// Picks members as `Ppot` does, and counts each task as an arrival.
+    /// Picks members as `Ppot` does, and counts each task with a pick as an arrival.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         for pick in picks.iter_mut().take(tasks.len()) {
@@ -112,13 +115,18 @@ impl Policy for LearnedRates {
         *rng = local;
     }
 
+    fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
+        self.ppot.ask(view, rng)
+    }
+
     /// Records a task sent without a pick: it counts for the arrival rate like any other.
     #[inline]
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.learner.on_sent(member, view);
     }
 
-    /// Detects lost tasks, and measures the member's processing time.
+    /// Writes off lost tasks, which would distort the queues that `Ppot` compares. Measures the member's processing
+    /// time.
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, rng: &mut Rng) {
         self.ppot.on_reply(report, view, rng);
@@ -132,6 +140,7 @@ impl Policy for LearnedRates {
         self.ppot.on_members(caller, view);
     }
 
+    /// Returns the next member for a benchmark task. Always `None` on a leaf, which runs none.
     fn next_benchmark(&mut self) -> Option<Member> {
         self.learner.next_benchmark()
     }

@@ -83,7 +83,7 @@ impl Config {
         Self::parse_for(path, text, true)
     }
 
-    /// Checks `text`. `path` is the name used in errors.
+    /// Checks `text`. `path` is the file's name in errors and warnings, and the file that a reload of the node reads.
     ///
     /// # Errors
     /// If the text has faults. The error holds all of them; it holds faults of values only if all keys and types are
@@ -96,8 +96,10 @@ impl Config {
     fn parse_for(path: &Path, text: &str, is_embedded: bool) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         if agent::is_agents(text) {
-            let fault =
-                ConfigFault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
+            let fault = ConfigFault::of_file(
+                "an agent's file",
+                "a leaf's or spine's; `wedjat agent` runs this one",
+            );
             return Err(refuse(vec![fault]));
         }
         let role = if racks::is_spines(text) { Role::Spine } else { Role::Leaf };

@@ -108,7 +108,7 @@ impl Traffic {
     /// Returns the difference to earlier traffic; `None` for a difference within [`CHANGE_MIN`] and chance.
     fn change_since(&self, before: &Self) -> Option<String> {
         let counts = 1.0 / self.tasks + 1.0 / before.tasks;
-        // Relative difference, if it exceeds the limit. The variance is that of one value, relative to its square.
+        // Relative difference, if it exceeds the limit. `variance` is a value's squared coefficient of variation.
         let change = |now: f64, then: f64, variance: f64| {
             let limit = CHANGE_MIN + STANDARD_ERRORS * (variance * counts).sqrt();
             let change = now / then - 1.0;
@@ -151,7 +151,7 @@ pub enum Kind {
     Confirming,
     /// The running policy stays, although the model mispredicts it.
     Mispredicted,
-    /// The running policy stays: the pool could not be measured or simulated.
+    /// The running policy stays: the pool could not be measured or simulated, or the node refused the new policy.
     Unmeasured,
     /// A better policy runs from now on.
     Switch,
@@ -226,9 +226,9 @@ pub struct Auto {
     looked_at: Duration,
     /// Traffic of the last choice.
     traffic: Option<Traffic>,
-    /// Policies that were better by more than [`GAIN_MIN`] in the last choice.
+    /// Policies that were better by more than [`GAIN_MIN`] in the last choice, and were not held down.
     better: Vec<String>,
-    /// True if the model missed the running policy's 99th percentile in the last choice.
+    /// True if the model missed the running policy's 99th percentile in the last choice. Not set under the fallback.
     has_missed: bool,
     /// Mispredicted policies.
     hold_downs: BTreeMap<String, HoldDown>,
@@ -237,7 +237,7 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// Creates the state of a pool that starts `now`, with the fallback policy.
+    /// Creates the state of a pool. Its first choice is due `now`, under whichever policy runs then.
     #[must_use]
     pub fn new(now: Duration) -> Self {
         Self { choice_at: now, looked_at: now, ..Self::default() }
@@ -298,7 +298,7 @@ impl Auto {
 
     /// Decides on the predictions under the conditions of the last capture, or on the reason why there are none.
     pub fn decide(&mut self, now: Duration, result: Result<&Report, String>) -> Decision {
-        // A result that needs a confirmation makes the next choice due at once.
+        // `decide_on` makes it due at once instead if a result needs a confirmation.
         self.choice_at = now + PERIOD;
         let decision = match result {
             Ok(report) => self.decide_on(now, report),
@@ -383,7 +383,7 @@ impl Auto {
         Decision::keep(Kind::Confirming, reason)
     }
 
-    /// Takes back the last switch, which the node has refused.
+    /// Removes the last switch, which the node has refused, from the count. A hold-down that it began stays.
     pub fn take_back(&mut self) {
         self.switches -= 1;
     }

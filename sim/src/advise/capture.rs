@@ -117,13 +117,14 @@ impl CapturedTasks {
         Ok(Self::of(&tasks.collect::<Vec<_>>(), end_ns, speeds))
     }
 
-    /// Measures simulated tasks as a capture at their dispatchers would. Their log has picoseconds, and service times at
-    /// speed 1. `speeds` are the workers' current ones. The capture ended at `end_ns`.
+    /// Measures simulated tasks as a capture at their dispatchers would. Their log has picoseconds, and service times
+    /// at speed 1. `speeds` are the workers' current ones. The capture ended at `end_ns`.
     #[must_use]
     pub fn simulated(tasks: &[Task], speeds: &[f64], delay_ns: f64, end_ns: u64) -> Self {
         let task = |task: &Task| {
             let arrived_ns = task.scheduled_ps / PS_PER_NS;
             let reply = task.worker.zip(task.service_ps).zip(task.response_ps);
+            // A simulated response ends at the worker. The reply then needs the delay back to the dispatcher.
             let reply = reply.map(|((worker, service_ps), response_ps)| Reply {
                 at_ns: arrived_ns + response_ps / PS_PER_NS + delay_ns as u64,
                 worker,

@@ -358,7 +358,10 @@ fn workers(args: &ConditionArgs, measured: &Measurement) -> Result<usize, Condit
 }
 
 /// Parses `--workers`.
-fn worker_count(text: &str) -> Result<usize, String> {
+///
+/// # Errors
+/// The allowed numbers.
+pub fn worker_count(text: &str) -> Result<usize, String> {
     plan::integer("workers", text, 1..=32_767)
 }
 

@@ -32,7 +32,8 @@ pub enum WorkloadChange {
     Leaves(usize),
 }
 
-/// Timed change of the workload: `60s load 0.95`, `60s speed 0-4=0.5`, `60s service exp(2ms)` or `60s leaves 8`.
+/// Timed change of the workload: `60s load 0.95`, `60s speed 0-4=0.5`, `60s shuffle` (of the speeds),
+/// `60s service exp(2ms)` or `60s leaves 8`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedChange {
     /// Time since the start.
@@ -73,7 +74,7 @@ pub struct Emulation {
     /// Options of the choices: conditions at the start, objective, policies and tasks. The running policy is the first
     /// one; by default the fallback.
     pub arguments: Arguments,
-    /// Changes of the workload.
+    /// Changes of the workload, in order of time.
     pub changes: Vec<TimedChange>,
     /// Length.
     pub length: Duration,
@@ -92,7 +93,7 @@ pub struct TimedDecision {
     pub decision: Decision,
     /// Policy that runs after it.
     pub running: String,
-    /// CPU time of the simulations; 0 if there was none.
+    /// CPU time of the choice, which is mostly that of its simulations.
     pub cpu: Duration,
 }
 
@@ -130,7 +131,8 @@ impl Emulation {
         let first = self.arguments.running.clone();
         let mut running = first.unwrap_or_else(|| fallback().entry().name.to_owned());
         let config = self.config(conditions.model)?;
-        // The model derives the rules of its reports from `config`: those of a leaf.
+        // The model takes its rules of reports and probes from the policy of `config`, the fallback: those of a leaf.
+        // They stay when the policy changes.
         let mut sim = Sim::new(&config, |knowledge| Policies::new(&config, knowledge))?;
         sim.dispatchers_mut().change(&policy(&running)?);
         if let DispatcherKind::Leaves = config.kind {
@@ -198,13 +200,14 @@ impl Emulation {
         })
     }
 
-    /// Returns the number of leaves at the start.
+    /// Returns the number of leaves, or cores of one leaf, at the start.
     fn first_leaves(&self) -> usize {
         let leaves = self.arguments.conditions.dispatchers.as_ref();
         leaves.and_then(|leaves| leaves.parse().ok()).unwrap_or(1)
     }
 
-    /// Returns the options of a choice. Each has a seed of its own.
+    /// Returns the options of a choice. Its round `r` simulates with the seed plus `r`. With 16 between choices, no two
+    /// share a seed.
     fn choice(&self, number: u64, running: &str) -> Arguments {
         let policies = || eligible_policies().collect::<Vec<_>>().join(",");
         Arguments {
@@ -226,7 +229,7 @@ struct EmulatedPool<'a> {
     emulation: &'a Emulation,
     config: &'a Config,
     sim: Sim<'a, Policies>,
-    /// Number of changes of the workload so far that the model's script does not make.
+    /// Number of changes of the workload so far, including those that the model's script makes.
     changes: usize,
 }
 

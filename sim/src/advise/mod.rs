@@ -119,7 +119,8 @@ pub fn advise(arguments: &Arguments) -> Result<Report, String> {
     advise_under(arguments, Conditions::new(&arguments.conditions)?, &|| true)
 }
 
-/// Like [`advise`], under conditions that are known already. Simulates a policy only if `may_simulate`.
+/// Like [`advise`], under conditions that are known already. Asks `may_simulate` before each simulation, and fails if
+/// it returns false. A node limits the CPU time of its simulations by it.
 ///
 /// # Errors
 /// An invalid option, or a simulation that may not begin.
@@ -184,7 +185,10 @@ pub fn usual_tasks(model: &ct::Config) -> u64 {
 }
 
 /// Parses `--seed`.
-fn seed(arguments: &Arguments) -> Result<u64, String> {
+///
+/// # Errors
+/// The allowed numbers.
+pub fn seed(arguments: &Arguments) -> Result<u64, String> {
     match &arguments.seed {
         None => Ok(1),
         Some(text) => Ok(plan::integer("seed", text, 0..=usize::MAX)? as u64),
@@ -303,7 +307,7 @@ impl Simulation<'_> {
     }
 
     /// Converts a row of results, in mean service times, to a prediction in microseconds. Adds the delay of the answer
-    /// to response times if the measured ones include it. It does not change the widths of intervals.
+    /// to response times if the measured ones include it. The delay changes neither widths of intervals nor slowdowns.
     fn prediction(&self, row: &Row) -> Prediction {
         let (unit, answer) = (self.conditions.service_us(), self.conditions.answer_us());
         let us = |value: f64| value * unit + answer;

@@ -15,7 +15,8 @@ use super::measure::only;
 pub struct NodePool {
     /// Id of the pool.
     pub id: u32,
-    /// Number of workers that may get tasks.
+    /// Number of workers that may get tasks. From a state file, it includes drained workers, which the file does not
+    /// mark.
     pub workers: usize,
     /// Number of dispatcher cores.
     pub dispatchers: usize,

@@ -37,7 +37,8 @@ impl Score {
         self.0.total_cmp(&other.0).then(self.1.total_cmp(&other.1))
     }
 
-    /// Returns the fraction by which this score is below `other`, in the first figure that differs.
+    /// Returns the fraction by which this score is below `other`, in the first figure that differs. The advice
+    /// recommends a change of the running policy if this gain is large.
     #[must_use]
     pub fn gain_over(&self, other: &Self) -> f64 {
         let (own, of_other) = if self.0 == other.0 { (self.1, other.1) } else { (self.0, other.0) };
@@ -63,7 +64,7 @@ impl Prediction {
     }
 
     /// Returns the score under an objective. All policies that meet an SLO have the same first figure, its limit, so
-    /// that the mean decides among them.
+    /// that the mean decides among them. A class without tasks meets its SLO.
     #[must_use]
     pub fn score(&self, objective: &Objective) -> Score {
         let figure = self.figure(objective);

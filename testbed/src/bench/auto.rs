@@ -2,7 +2,7 @@
 //! delay.
 //!
 //! A cell is an emulated pool in a steady state. Its *regret* is the fraction by which the 99th percentile of its
-//! policy at the end exceeds that of the best policy. Longer simulations of the true conditions decide on both.
+//! policy at the end exceeds that of the best policy. Simulations of the true conditions measure both percentiles.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use wedjat::cpus::thread_time;
 
-use crate::advise::conditions::{ConditionArgs, Conditions};
+use crate::advise::conditions::{ConditionArgs, Conditions, worker_count};
 use crate::advise::emulation::{Emulation, TimedChange};
 use crate::advise::{self};
 use crate::sim::candidates::eligible_policies;
@@ -27,7 +27,7 @@ const LIMITS: [f64; 5] = [0.0, 0.05, 0.15, 4.0, 0.1];
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Emulated time of a cell
-    #[arg(long, value_name = "SECONDS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(50..=86_400))]
     pub length: u64,
     /// Tasks of a simulation of the true conditions
     #[arg(long, default_value_t = 200_000)]
@@ -36,14 +36,14 @@ pub struct Arguments {
     #[arg(long, default_value_t = 3)]
     pub seeds: usize,
     /// Number of cells, from the first on
-    #[arg(long, default_value_t = 55)]
-    pub cells: usize,
+    #[arg(long, default_value_t = 55, value_parser = clap::value_parser!(u8).range(1..=55))]
+    pub cells: u8,
     /// Seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// Returns the emulation of a pool with these options and changes of its workload.
+/// Returns the emulation of a pool with these options and changes of its workload. `advise --auto` uses it too.
 ///
 /// # Errors
 /// The fault and the allowed values.
@@ -52,12 +52,11 @@ pub fn emulation(
     changes: &[String],
     length_s: u64,
 ) -> Result<Emulation, String> {
-    let parse = |text: &Option<String>, flag: &str, default| match text {
-        None => Ok(default),
-        Some(text) => text.parse().map_err(|_| format!("--{flag} {text}: give a whole number")),
+    let workers = match &arguments.conditions.workers {
+        None => 1,
+        Some(text) => worker_count(text)?,
     };
-    let workers = parse(&arguments.conditions.workers, "workers", 1)? as usize;
-    let seed = parse(&arguments.seed, "seed", 1)?;
+    let seed = advise::seed(&arguments)?;
     if arguments.conditions.log.is_some() || arguments.conditions.capture.is_some() {
         let reason =
             "it emulates a pool; give --workers, --load and --service, and no log or capture";
@@ -105,7 +104,7 @@ fn cells() -> Vec<ConditionArgs> {
     cells
 }
 
-/// Returns the 99th percentile of each stable policy under the true conditions.
+/// Returns the 99th percentile of each policy that `auto` may choose and that is stable under the true conditions.
 fn p99s(conditions: &ct::Config, arguments: &Arguments) -> Result<Vec<(String, f64)>, String> {
     let cell = |name: &str| {
         let policy = name.parse().map_err(|error| format!("{error}"))?;
@@ -122,7 +121,7 @@ fn p99s(conditions: &ct::Config, arguments: &Arguments) -> Result<Vec<(String, f
     Ok(rows.map(|row| (row.policy, row.p99)).collect())
 }
 
-/// Returns the value below which this fraction of the sorted values lies.
+/// Returns the smallest value that at least this fraction of the sorted values does not exceed; NaN without values.
 fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     let index = (sorted.len() as f64 * fraction).ceil() as usize;
     sorted.get(index.saturating_sub(1)).copied().unwrap_or(f64::NAN)
@@ -138,17 +137,17 @@ pub fn report(
 ) -> Result<bool, Box<dyn std::error::Error>> {
     let (mut regrets, mut cpu_seconds, mut switches) = (Vec::new(), Vec::new(), 0);
     let all = cells();
-    let count = arguments.cells.clamp(1, all.len());
-    for (index, conditions) in all.into_iter().take(count).enumerate() {
+    for (index, conditions) in all.into_iter().take(arguments.cells.into()).enumerate() {
         let value = |text: &Option<String>| text.clone().unwrap_or_default();
         let label = [
             value(&conditions.service),
             format!("load {}", value(&conditions.load)),
             value(&conditions.speeds),
             value(&conditions.delay),
+            format!("cores {}", conditions.dispatchers.as_deref().unwrap_or("1")),
         ];
         let truth = Conditions::new(&conditions)?;
-        let seed = Some((arguments.seed + index as u64).to_string());
+        let seed = Some(arguments.seed.wrapping_add(index as u64).to_string());
         let options = advise::Arguments { conditions, seed, ..advise::Arguments::default() };
         let outcome = emulation(options, &[], arguments.length)?.run()?;
         let p99s = p99s(&truth.model, arguments)?;

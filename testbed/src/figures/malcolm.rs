@@ -152,7 +152,7 @@ pub(super) fn means(out: &Output, full: bool) -> Result<(), String> {
         ("malcolm-7b", UNEQUAL, ("load", "0.4"), "unequal nodes, load 0.4"),
     ] {
         let mut table = "series,service,mean,p50,p99,lost,unstable\n".to_owned();
-        let (mut commands, mut lines) = (command_of_figure(name, full), Vec::new());
+        let (mut commands, mut lines) = (command_of_figure("malcolm-7", full), Vec::new());
         for &(label, policy) in ALL {
             let mut points = Vec::new();
             for (index, service) in WORKLOADS.into_iter().enumerate() {
@@ -189,7 +189,8 @@ const CHANGES: [(&str, &str, &str, &str); 2] = [
     ("malcolm-11b", "0.8", "speed 0-3=0.667", "the fast nodes become 1.5 times slower"),
 ];
 
-/// Makes the figures of shifting traffic and of slower nodes.
+/// Makes the figures of shifting traffic and of slower nodes. They show the mean response time during one run of each
+/// policy, from its start.
 pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
     let (seconds, before): (&str, &str) = if full { ("20", "15s") } else { ("4", "3s") };
     let total_s: f64 = seconds.parse().unwrap_or(f64::NAN);
@@ -197,7 +198,7 @@ pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
         // Value of `--at`: a time and the action at that time.
         let at = format!("{before} {action}");
         let mut table = "series,time_s,mean_us\n".to_owned();
-        let (mut commands, mut lines) = (command_of_figure(name, full), Vec::new());
+        let (mut commands, mut lines) = (command_of_figure("malcolm-11", full), Vec::new());
         for &(label, policy) in ALL {
             // A central queue has no nodes that could change.
             if label == "central" {
@@ -257,7 +258,8 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
     const DECISIONS: usize = 1000;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
     let mut learner = Learner::new(Settings::new(nodes), &mut rng);
-    // Loads are in seconds: at first up to 10 ms, then each beat changes them by up to 50 us.
+    // Loads as a node gives them, in milliseconds of waiting work per slot: at first up to 0.01, then each beat changes
+    // them by up to 0.00005.
     let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
     // Each node is drawn twice for migrations and once for steals in a beat.
     let (migrations, steals) = (vec![2; nodes], vec![1; nodes]);

@@ -21,7 +21,7 @@ use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::target::Target;
 
-use super::segment::{FrameHook, Segment, Tap};
+use super::segment::{HostKernel, Segment, Tap};
 use crate::attack::Failure;
 use crate::rack::{Layout, Options, Rack};
 
@@ -58,7 +58,7 @@ pub const COUNT: u16 = 8;
 pub const SERVICE: &str = "exp(500us)";
 /// Tasks per second of the honest client.
 pub const HONEST_RATE: f64 = 200.0;
-/// Interval between two polls of the emulated clock, ns.
+/// Interval of emulated time between two polls of leaf and rack, ns.
 pub const STEP: u64 = 10_000;
 /// A second, ns.
 pub const SECOND: u64 = 1_000_000_000;
@@ -175,9 +175,10 @@ pub fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
     Ok(Config::parse(Path::new("attacked.toml"), &text)?)
 }
 
-/// Returns true if a server's kernel sends the reply to the leaf. Replies to its own network and to addresses
-/// that are no host's do not leave for the leaf. The kernel answers no task with source port 0 or IPv4
-/// options. A frame without a UDP datagram always leaves.
+/// Returns true if a server's kernel sends the reply to the leaf. Takes the place of a kernel, because the rack also
+/// answers tasks with a forged source. Replies to its own network and to addresses that are no host's do not leave for
+/// the leaf. The kernel answers no task with source port 0 or IPv4 options. A frame without a UDP datagram always
+/// leaves.
 fn server_kernel_sends(frame: &mut [u8]) -> bool {
     let Ok(datagram) = udp::parse(frame, true) else { return true };
     if datagram.dst_port == 0 || datagram.payload() != udp::PAYLOAD {
@@ -237,12 +238,12 @@ impl Rig {
         // The tap counts the workers' tasks by worker, and counts nothing among the clients.
         let (mut clients, _) = Segment::new(|_| None);
         let (mut workers, sent_tasks) = Segment::new(worker_of);
-        let pass_all: FrameHook = |_| true;
+        let pass_all: HostKernel = |_| true;
         let honest = HONEST_MACS.map(|mac| Some(clients.join(mac, &honest_pool, pass_all)));
         let client_side = clients.join(ATTACKER_MAC, &attacker_pool, pass_all);
-        let filter = if setup.liar { liar_kernel_sends } else { server_kernel_sends };
+        let kernel = if setup.liar { liar_kernel_sends } else { server_kernel_sends };
         let [rack_wire, returning_wire] =
-            RACK_MACS.map(|mac| workers.join(mac, &honest_pool, filter));
+            RACK_MACS.map(|mac| workers.join(mac, &honest_pool, kernel));
         let worker_side = workers.join(INTRUDER_MAC, &attacker_pool, pass_all);
         let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
         let rack = rack_of(rack_wire, RACK_MACS[0], servers, setup.seed)?;
@@ -294,7 +295,8 @@ impl Rig {
         }
     }
 
-    /// Removes all servers with their tasks. The servers return with another MAC address.
+    /// Replaces the present servers, whose tasks are lost, by all servers with another MAC address. Servers that were
+    /// absent so far also appear.
     ///
     /// # Errors
     /// If the servers were replaced before.
@@ -338,7 +340,7 @@ impl Rig {
             run: self.runs,
             ..Load::new(rate, SERVICE.parse()?)
         };
-        // The returned client already has the leaf's MAC address.
+        // The returned client already has the leaf's MAC address, so it sends no ARP request.
         let next_hop_mac = (client == RETURNED).then_some(LEAF_MACS[CLIENTS]);
         let default = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
         let target = Target { next_hop_mac, ..default };
@@ -396,7 +398,7 @@ impl Rig {
         self.counters.read(Gauge::Held)
     }
 
-    /// Ends the leaf and everything around it. Returns the number of missing buffers.
+    /// Ends the leaf and everything around it. Returns the number of buffers still in use, which are leaked.
     #[must_use]
     pub fn leaked(self) -> usize {
         let Self { leaf, rack, returning_wire, client_side, worker_side, honest, pools, .. } = self;
@@ -405,7 +407,7 @@ impl Rig {
     }
 }
 
-/// An even pace on the emulated clock.
+/// An even pace on the emulated clock: converts a rate per second to a number of events in each step.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Number of events per step.

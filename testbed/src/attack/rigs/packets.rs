@@ -1,4 +1,4 @@
-//! Packets from clients, servers and attackers to the leaf of [`super::memory`].
+//! Packets to the leaf of [`super::memory`]. Tasks and replies have any IP source, and the attacker's MAC address.
 
 use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::{self, Mac};
@@ -14,8 +14,8 @@ use super::memory::{
 /// UDP port of clients.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// Builds a task from `src` with this header and `service_ns` of work. `app` is the client's number in the
-/// header's extension, if it has one.
+/// Builds a task from `src` with this header and `service_ns` of work. `app` is the application id in the header's
+/// extension, if it has one.
 #[must_use]
 pub fn task(src: u32, header: &Header, app: u32, service_ns: u32) -> Vec<u8> {
     task_from((src, CLIENT_PORT), header, app, service_ns)
@@ -63,7 +63,8 @@ pub fn first_of_several(src: u32, seq: u16, app: u32) -> Vec<u8> {
     task(src, &header, app, 500_000)
 }
 
-/// Builds a packet from a worker's server to the leaf, or through it to a client.
+/// Builds a packet in the name of a worker's server to the leaf, or through it to a client. It has the server's IP
+/// address and the attacker's MAC address.
 #[must_use]
 pub fn from_server(worker: u16, header: &Header, dst: u32, dst_port: u16) -> Vec<u8> {
     let flow = Flow {
@@ -77,7 +78,7 @@ pub fn from_server(worker: u16, header: &Header, dst: u32, dst_port: u16) -> Vec
     datagram(&flow, header, 0, &[0; 8])
 }
 
-/// Builds a reply of `worker` to `client` that reports `qlen` tasks.
+/// Builds a reply to `client` in the name of `worker` that reports `qlen` tasks.
 #[must_use]
 pub fn reply(worker: u16, qlen: u16, client: u32, seq: u16) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
@@ -85,7 +86,7 @@ pub fn reply(worker: u16, qlen: u16, client: u32, seq: u16) -> Vec<u8> {
     from_server(worker, &header, client, CLIENT_PORT)
 }
 
-/// Builds a frame with this header, the extension if the header has it, and `work`. `app` is the client's number in
+/// Builds a frame with this header, the extension if the header has it, and `work`. `app` is the application id in
 /// the extension.
 #[must_use]
 pub fn datagram(flow: &Flow, header: &Header, app: u32, work: &[u8]) -> Vec<u8> {

@@ -65,7 +65,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// Returns the command under attack.
+    /// Returns the path of `wedjat`, the program under attack.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
@@ -89,7 +89,7 @@ impl Site {
         self.path("clients")
     }
 
-    /// Returns the memif device of side `id` (0: clients, 1: workers) in a role, server or client.
+    /// Returns DPDK's argument for the memif device of side `id` (0: clients, 1: workers) in a role, server or client.
     fn device(&self, id: usize, role: &str) -> String {
         let socket = [self.socket(), self.path("workers")][id].display().to_string();
         format!("net_memif{id},role={role},id={id},socket={socket},socket-abstract=no")
@@ -247,7 +247,7 @@ impl Site {
     /// Drives the leaf from both sides for `seconds` seconds, and waits for the driver's report.
     ///
     /// # Errors
-    /// If the driver fails.
+    /// If the driver does not start, does not end within [`TIMEOUT`], or makes no report.
     pub fn drive(&self, seconds: f64) -> Result<DriverOutcomes, Failure> {
         self.start_drive(seconds)?.outcomes()
     }
@@ -369,8 +369,8 @@ pub fn check_outcomes(
     }
 }
 
-/// Ends a node in order and checks its account, in which the ledger must balance: received packets equal
-/// those sent on, consumed, dropped and held.
+/// Ends a node in order and checks its account. The ledger must balance: received packets equal those sent on,
+/// consumed, dropped and held. All packet buffers must be free.
 pub fn check_end(account: &mut Account, name: &str, node: NodeProcess) {
     let promise =
         format!("{name}: the node ends in order, with a balanced ledger and all buffers returned");
@@ -385,7 +385,7 @@ pub fn check_end(account: &mut Account, name: &str, node: NodeProcess) {
     }
 }
 
-/// Returns the numbers of file descriptors and threads of a process.
+/// Returns the numbers of file descriptors and threads of a process; 0 if they cannot be read.
 #[must_use]
 pub fn resources(pid: u32) -> (usize, usize) {
     let count = |list: &str| fs::read_dir(format!("/proc/{pid}/{list}")).map_or(0, Iterator::count);

@@ -16,15 +16,15 @@ const DEPTH: usize = 1 << 13;
 struct Host {
     mac: Mac,
     wire: RingPort,
-    filter: FrameHook,
+    kernel: HostKernel,
 }
 
-/// Filter of the frames that a host hands to its wire. It may change a frame, and returns true if the frame
-/// leaves.
-pub type FrameHook = fn(&mut [u8]) -> bool;
+/// Emulated kernel of a host: called with each frame that the host hands to its wire, returns true if the frame leaves. A
+/// kernel sends some frames elsewhere or not at all. That of a lying worker changes the worker's replies.
+pub type HostKernel = fn(&mut [u8]) -> bool;
 
-/// Counters of the frames that the node sent to hosts, by a number below [`Tap::NUMBERS`] read from the
-/// frame.
+/// Counters of the frames that the node sent, delivered or not, by a number below [`Tap::NUMBERS`] read from the frame. Shared,
+/// because the node owns the segment, and the rig reads the counters.
 #[derive(Clone)]
 pub struct Tap(Arc<[AtomicU64]>);
 
@@ -74,10 +74,10 @@ impl Segment {
     }
 
     /// Adds a host with this MAC address and returns its end of the wire. Its frames are copied into buffers
-    /// of `pool`. `filter` applies to the frames that it hands to the wire.
-    pub fn join(&mut self, mac: Mac, pool: &FramePool, filter: FrameHook) -> RingPort {
+    /// of `pool`. `kernel` decides which frames leave.
+    pub fn join(&mut self, mac: Mac, pool: &FramePool, kernel: HostKernel) -> RingPort {
         let (wire, host_end) = pair(DEPTH, pool);
-        self.hosts.push(Host { mac, wire, filter });
+        self.hosts.push(Host { mac, wire, kernel });
         host_end
     }
 
@@ -111,7 +111,7 @@ impl Port for Segment {
             let host = &mut self.hosts[(self.first + step) % count];
             while !burst.is_full() {
                 let Some(mut frame) = host.wire.receive() else { break };
-                if (host.filter)(frame.bytes_mut()) {
+                if (host.kernel)(frame.bytes_mut()) {
                     burst.push(frame);
                 }
             }

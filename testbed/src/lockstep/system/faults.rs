@@ -51,7 +51,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Returns the number of clients.
+    /// Returns the number of [`FaultTarget::Clients`]: one for each spine, or for each leaf without spines.
     #[must_use]
     pub fn clients(&self) -> u16 {
         if self.spines > 0 { self.spines } else { self.leaves }
@@ -129,7 +129,8 @@ impl Topology {
         (leaf - 1) % self.spines.max(1) + 1
     }
 
-    /// Returns true if a wire connects both participants.
+    /// Returns true if a wire connects both participants. With spines, wires also connect all clients to all leaves,
+    /// which answer clients directly.
     #[must_use]
     pub fn are_joined(&self, first: FaultTarget, second: FaultTarget) -> bool {
         match (first, second) {
@@ -151,12 +152,12 @@ impl Topology {
         }
     }
 
-    /// Returns the port of `to` that is connected to this port of `from`, if any.
+    /// Returns the port of `to` that receives packets from port `port` of `from`, or `None` if they are not connected.
     ///
     /// Port 0 of spines and leaves faces the clients, and port 1 the workers' side. Without spines, clients
     /// are connected to port 0 of their leaf. With spines, the clients and ports 0 of spines and leaves form
-    /// one network. Spines and leaves are the exception: they are joined by port 1 of the spine and port 0 of
-    /// the leaf. Ports 1 of spines form a network too. Ports 1 of leaves and the agents form another one.
+    /// one network, with one exception: between a spine and a leaf, packets use port 1 of the spine and port 0 of the
+    /// leaf. Ports 1 of spines form a network too. Ports 1 of leaves and port 0 of the agents form another one.
     #[must_use]
     pub fn leads_to(&self, from: FaultTarget, port: usize, to: FaultTarget) -> Option<usize> {
         let is_joined = self.are_joined(from, to);
@@ -272,7 +273,7 @@ pub enum FaultKind {
     Leave(FaultTarget),
 }
 
-/// Interval of a fault, in nanoseconds from the earliest time of the first task.
+/// Interval of a fault, in nanoseconds from the end of node discovery, which is also the earliest time of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultInterval {
     /// Fault.
@@ -394,12 +395,6 @@ impl FaultPlan {
         for_wire.or_else(for_all).map_or(0.0, |rate| rate.probability)
     }
 
-    /// Returns the time after which nothing is cut, paused or killed, and no worker has left.
-    #[must_use]
-    pub fn end_ns(&self) -> u64 {
-        self.intervals.iter().map(|fault| fault.to_ns).max().unwrap_or(0)
-    }
-
     /// Draws a plan for a run of about `span_ns`. It has faults of every kind, or of a random selection of
     /// kinds. Drops an interval that clashes with an earlier one.
     #[must_use]
@@ -428,7 +423,7 @@ impl FaultPlan {
     }
 }
 
-/// Draws an interval fault of this kind: its target, its start in the first `span_ns` of the run, and a length of up to
+/// Draws one fault of the kind `name`: its target, its start in the first `span_ns` of the run, and a length of up to
 /// 300 ms. The names are those of [`FaultPlan::draw`].
 fn draw_interval(
     name: &str,
