@@ -18,7 +18,7 @@ const HEADER: usize = 8;
 /// Pool of all tasks.
 const POOL: u16 = 1;
 
-/// Unanswered tasks by ticket, each with its client and bytes.
+/// Unanswered tasks by ticket. Each has its client, for the reply, and its bytes, which may wait for a worker.
 type Tasks = HashMap<u64, (SocketAddr, Vec<u8>)>;
 
 /// Serves until `is_over` returns true: passes tasks from clients to the workers that wedjat chooses, and replies from

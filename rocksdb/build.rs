@@ -1,5 +1,5 @@
-//! With the feature `library`, finds librocksdb and generates bindings of the functions that
-//! `src/database.rs` calls.
+//! With the feature `library`, finds librocksdb and generates bindings of the functions that `src/database.rs` calls.
+//! The feature `rocksdb` of wedjat-testbed enables `library`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

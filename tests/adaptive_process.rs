@@ -68,7 +68,7 @@ impl Home {
             home.path("leaf").display(),
         );
         fs::write(home.path("leaf.toml"), leaf).unwrap();
-        // Timeouts are off, so that a stalled machine makes no worker silent.
+        // Timeouts are off, so that the agent excludes no worker while the machine stalls.
         let agent = format!(
             "[agent]\nid = 2\nname = '{}'\ncore = {}\nseed = 7\npoll = 'adaptive'\nworker_timeout_ms = 0\nstate = '{}'\n\
              [[port]]\ndevice = 'net_memif0,role=client,id=0,socket=@{name}-workers'\nip = '10.0.2.11/24'\n\
@@ -109,7 +109,7 @@ impl Home {
         state["cores"][0]["counters"][name].as_u64().unwrap_or(0)
     }
 
-    /// Waits until both nodes have slept at least four more times.
+    /// Waits until both nodes have slept at least four more times: they are idle, and the next task has to wake them.
     fn wait_for_sleep(&self) {
         let sleeps = || ["leaf", "agent"].map(|role| self.counter(role, "sleeps"));
         let before = sleeps();

@@ -107,7 +107,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Creates a rig without workers. `has_key` gives pool 7 a key.
+    /// Creates a rig without attached workers. `has_key` gives pool 7 a key.
     fn new(has_key: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [path, key] = ["state", "key"].map(|name| folder.path().join(name));
@@ -150,7 +150,7 @@ impl Rig {
         self.workers.attach(&self.handles, id)
     }
 
-    /// Sends a client's task to a pool, with the id of a worker if one is given.
+    /// Sends a client's task to a pool, with the id of a worker if one is given. A full wire discards the task.
     fn send(&mut self, pool: u16, worker: Option<u16>) {
         self.next = self.next.wrapping_add(1);
         let header = Header::new_task(pool, self.next);
@@ -215,7 +215,8 @@ impl Rig {
         self.workers.done.keys().copied().collect()
     }
 
-    /// Returns the workers that register or send keep-alives within 0.4 s, from 1 s later on.
+    /// Advances the time by 1 s, and returns the workers that register or send keep-alives in the next 0.4 s. These are
+    /// many keep-alive intervals, so the set contains every registered worker.
     fn registered(&mut self) -> BTreeSet<u16> {
         self.now += HZ;
         self.polls(20);
@@ -245,11 +246,12 @@ impl Rig {
     }
 }
 
-/// [`TrafficRig::settle`] polls until the core has applied all changes and no member is leaving.
+/// Rig of an agent whose workers serve a task at each poll.
 impl TrafficRig for Rig {
     type Cores = AgentCores<Frame>;
 
-    /// Rounds of settling after which each further round advances the time.
+    /// Workers that serve their tasks leave within these rounds. Later rounds advance the time, until the agent writes
+    /// off the tasks of a stuck worker.
     const ROUNDS_BEFORE_JUMPS: usize = 20;
 
     fn changing(&mut self) -> &mut ChangeRig<AgentCores<Frame>> {

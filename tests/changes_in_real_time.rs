@@ -123,8 +123,8 @@ impl Core {
         }
     }
 
-    /// Runs client and agent until `ends`. Then checks that every task is answered or counted as dropped. Returns
-    /// the agent's counts of attached and departed workers.
+    /// Runs client and agent until `ends`. Then checks that every task is answered, refused or counted as dropped.
+    /// Returns the agent's counts of attached and departed workers.
     fn run(mut self, shared: &Shared, began: Instant) -> AttachStats {
         let mut rng = Rng::seed_from_u64(1);
         let dropped = |core: &Self| core.agent.counters().dropped_total();

@@ -63,7 +63,7 @@ fn packets_pass_through_interfaces_of_the_kernel() {
         return;
     }
     let (first, second, third) = (Veth::new(0), Veth::new(1), Veth::new(2));
-    // Two AF_PACKET devices at each of two pairs; at the second pair, AF_PACKET and AF_XDP.
+    // AF_PACKET devices at both ends of the first and the third pair. AF_PACKET and AF_XDP at the ends of the second.
     let mut devices = vec![
         format!("net_af_packet0,iface={}", first.0),
         format!("net_af_packet1,iface={}", first.1),
@@ -105,8 +105,8 @@ fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<Queu
     opened
 }
 
-/// Fills the kernel's ring without polls. Checks that the packets dropped by the kernel are counted as missed.
-/// Packets in its ring still arrive.
+/// Fills the kernel's ring without polls. Checks that the device counts the kernel's drops as missed. Packets in the
+/// ring still arrive. A read of the kernel's counter resets it, so the device must keep the sum.
 fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     let [(_, left), (device, right)] = opened.as_mut_slice() else { unreachable!("two names") };
     assert_eq!(device.stats().rx_missed, 0);
@@ -152,7 +152,7 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
 }
 
 /// Checks that packets sent on a VLAN port carry its tag (0x8100, then the VLAN, 12) on the wire, and lose it on
-/// receipt. The port counts and frees all other packets.
+/// receipt. The port frees all other packets and counts them in `rx_other_vlan`.
 fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     let options = |vlan| DeviceOptions { promiscuous: true, vlan, ..DeviceOptions::default() };
     let open = |name, vlan| Device::open(eal, name, pool, &options(vlan)).unwrap();
@@ -198,8 +198,8 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     assert!(device.stats().rx_other_vlan >= 3, "{:?}", device.stats());
 }
 
-/// Checks 20 times that a packet wakes a sleeper at the far end, which then sleeps again. A sleeper waits for packets
-/// of ports, armed before the last poll that finds none.
+/// Checks that each of 20 packets wakes a sleeper at the far end, and that it sleeps again without packets. A sleeper
+/// is armed before the last empty poll, so that a packet between this poll and the sleep also wakes it.
 fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut sleeper = Sleeper::new([&*to]).unwrap();
     let start = Instant::now();

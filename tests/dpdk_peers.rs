@@ -269,7 +269,7 @@ mod peers {
         command
     }
 
-    /// Returns the folder of a process's driver sockets.
+    /// Returns the folder of a process's driver sockets. Repeats the library's choice of the folder above it.
     fn sockets_of(process: u32) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         let home = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -490,8 +490,8 @@ mod siege {
         }
     }
 
-    /// Connects thousands of hostile clients of all kinds, up to [`AT_ONCE`] at a time. Returns the maximum
-    /// of the server's descriptors and threads meanwhile.
+    /// Connects `CONNECTIONS` hostile clients of all kinds, a few at a time. Returns the maximum of the server's
+    /// descriptors and threads meanwhile.
     pub fn lay(socket: &str, server: u32) -> (usize, usize) {
         let address = SocketAddrUnix::new_abstract_name(socket.as_bytes()).unwrap();
         let mut peak = (0, 0);
@@ -504,8 +504,8 @@ mod siege {
             let now = counts(server);
             peak = (now.0.max(peak.0), now.1.max(peak.1));
             open.push_back(peer);
-            // Most clients disconnect at once. Some stay half open, so that the server's places run out now
-            // and then.
+            // Each client replaces the oldest one, which disconnects. Every 256th replaces none, so the number of
+            // connected clients grows from 1 to 12.
             if number % 256 != 0 || open.len() > AT_ONCE {
                 open.pop_front();
             }
@@ -558,7 +558,7 @@ mod siege {
                 send_message(peer, &region(REGION, 0), Some(&memory));
                 send_message(peer, &ring(1, 0, 4), Some(&memory));
             }
-            // A message of any kind, such as one that does not exist.
+            // A first message of kind 6 or 14, 22 and so on, which do not exist.
             6 => send_message(
                 peer,
                 &message(number as u16, &[(2, &number.to_ne_bytes())]),
@@ -572,7 +572,7 @@ mod siege {
         }
     }
 
-    /// Creates the memory of a region, sealed against shrinking.
+    /// Creates the memory of a region, sealed against shrinking. The server refuses unsealed memory.
     fn memory() -> OwnedFd {
         let file = memfd_create("region", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, REGION).unwrap();

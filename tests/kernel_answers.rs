@@ -55,8 +55,8 @@ const UDP_V6: usize = 54;
 // Offsets in the IPv4 header: 1 DSCP, 2 total length, 6 flags and fragment offset, 8 TTL, 9 protocol, 10 checksum,
 // 12 source. In the IPv6 header: 4 payload length, 6 next header, 7 hop limit, 8 source. In the UDP header: 0 source
 // port, 2 destination port, 4 length, 6 checksum.
-/// Time without an answer after which a refused task counts as dropped by the kernel. Too short a time only
-/// raises the number of dropped cases.
+/// Time to wait for answers to refused tasks. Unanswered ones then count as dropped by the kernel. Too short a time
+/// only raises the number of dropped cases.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Change to the frame of a good task.
@@ -607,7 +607,7 @@ struct InMemory {
 }
 
 impl InMemory {
-    /// Creates a leaf with the further lines `port` for its port.
+    /// Creates a leaf. `port` holds further configuration lines of its port.
     fn new(is_v6: bool, port: &str) -> Self {
         let [network, server] = match is_v6 {
             false => ["ip = '10.77.2.1/24'\ngateway = '10.77.2.254'", "10.77.2.11"],
@@ -733,7 +733,7 @@ impl Wire<'_> {
         while self.port.tx_burst(&mut burst) == 0 {
             assert!(start.elapsed() < TIMEOUT, "the wire takes nothing");
         }
-        // Discards the kernel's own packets.
+        // Discards answers and the kernel's own packets. The worker's threads report the answers.
         self.port.rx_burst(&mut burst);
     }
 
@@ -776,8 +776,8 @@ fn each_case(wire: &mut Wire<'_>) {
     let mut leaves = [InMemory::new(false, ""), InMemory::new(true, "")];
     let all = || CASES.iter().zip(0_u16..);
     for (case, seq) in all() {
-        // The kernel gets the case with the addresses that a leaf would give it. A frame for another MAC address,
-        // or of at most 60 bytes, keeps its source.
+        // The kernel gets the frame with a leaf's source MAC address. A frame for another MAC address, or of at most
+        // 60 bytes, keeps the client's.
         let mut frame = case.frame(true, seq);
         if frame.len() > 60 && frame[0..6] == SERVER_MAC.0 {
             frame[6..12].copy_from_slice(&LEAF_MAC.0);
@@ -804,8 +804,9 @@ fn each_case(wire: &mut Wire<'_>) {
     assert!(dropped >= 40, "the kernel drops {dropped} cases only");
 }
 
-/// Sends 4000 frames, which `frame` makes, to a leaf. `port` has further lines for the leaf's port. The kernel must
-/// answer every frame that the leaf forwards. The leaf must forward more than 50 frames and refuse more than 50.
+/// Passes 4000 frames, which `frame` makes, through a leaf in memory and sends the forwarded ones to the kernel, which
+/// must answer each. The leaf must forward more than 50 frames and refuse more than 50. `port` holds further
+/// configuration lines of its port.
 fn answers_all(
     wire: &mut Wire<'_>,
     is_v6: bool,
@@ -824,7 +825,7 @@ fn answers_all(
         wire.send(&forwarded);
         sent.insert(seq, frame);
         wanted.insert((is_v6, seq));
-        // The socket has room for this many.
+        // Waits for answers after every 32 tasks, which fit the socket's receive buffer.
         if wanted.len() % 32 == 0 {
             wire.unanswered(&wanted, Duration::from_secs(20));
         }

@@ -222,7 +222,7 @@ fn mutated(seed: u64) -> Vec<Vec<u8>> {
     (0..3_000).map(mutate).collect()
 }
 
-/// Returns true if this process may use two CPUs. Prints a note otherwise.
+/// Returns true if this process may use two CPUs at once, by its affinity and its CPU quota. Prints a note otherwise.
 fn two_cpus() -> bool {
     let two = std::thread::available_parallelism().unwrap().get() >= 2;
     if !two {
@@ -342,7 +342,8 @@ fn get(address: std::net::SocketAddr, path: &str) -> String {
     answer
 }
 
-/// Starts a Prometheus server, and waits until it has scraped this metric from this node. Skipped without Prometheus.
+/// Starts a Prometheus server, and waits until it has scraped this metric, with a value above 0, from this node. Then
+/// checks that the last scrape succeeded. Skipped without Prometheus.
 fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     let address = free_address();
     let text = format!(
@@ -844,7 +845,7 @@ fn check_doctor_and_policies_answer() {
 }
 
 /// A leaf in front sends its tasks to the leaf under test over vhost (a network device in shared memory), as to a
-/// server of workers. It is killed under traffic, and started again.
+/// server of workers. The test kills the leaf in front under traffic, and starts it again.
 #[test]
 fn vanished_peer_may_return() {
     let home = Home::new([&traffic(), &traffic()], "");

@@ -81,7 +81,7 @@ const COMMANDS: [&str; 30] = [
     "cosched run --agent none --objective soon -- true",
 ];
 
-/// Returns faulty configurations, each with the name of its fault, and a right one.
+/// Returns faulty configurations of leaves, agents and controllers, each with the name of its fault, and a right one.
 fn configurations() -> Vec<(&'static str, String)> {
     let leaf = "[leaf]\nid = 1\ncores = [0]\n";
     // Returns the right configuration of a leaf, with the first occurrence of one text replaced.

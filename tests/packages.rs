@@ -84,7 +84,7 @@ impl Root {
         self.0.path()
     }
 
-    /// Runs dpkg in this folder instead of the system, without dependencies.
+    /// Runs dpkg in this folder instead of the system. Missing dependencies are no error: the database is empty.
     fn dpkg(&self, action: &str, what: &[&str]) {
         let mut dpkg = Command::new("dpkg");
         dpkg.arg(format!("--root={}", self.path().display()));
@@ -214,7 +214,7 @@ fn lintian_finds_no_error() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Runs the example with a header of its own until it has served all tasks.
+/// Runs the built `own_header.c` as a server, checks that it serves all tasks of a test client, and stops it.
 fn example_serves(program: &Path, libraries: &Path) {
     let config = program.with_extension("toml");
     fs::write(&config, own_header::TEXT).unwrap();

@@ -1,6 +1,6 @@
 //! Limits of the packet path: it neither allocates memory nor makes system calls, for a leaf (which schedules tasks
-//! over workers), an agent (which gives tasks to the workers of its host), and the library. An allocator that counts
-//! calls and strace observe the polling threads.
+//! over workers), an agent (which gives tasks to the workers of its host), and the library. A counting allocator
+//! and strace observe the polling threads.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -94,7 +94,8 @@ fn packets() -> Vec<(usize, Vec<u8>)> {
 }
 
 impl Rig {
-    /// Sends all packets through the leaf in groups of 40. Returns the number of allocator calls during polls.
+    /// Sends all packets through the leaf in groups of 40, with four polls 50 us apart after each group. Returns the
+    /// number of allocator calls during polls.
     fn round(&mut self, packets: &[(usize, Vec<u8>)]) -> u64 {
         let mut calls = 0;
         for group in packets.chunks(40) {
@@ -385,7 +386,7 @@ fn polls_of_an_agent_allocate_nothing() {
                 worker_ends.pop();
             }
         }
-        // The gauge of held packets is updated every other poll.
+        // The agent updates the gauge of held packets at each tick, here at every other poll.
         (0..4).for_each(|_| poll(&mut now));
         assert_eq!(calls, 0, "{policy}");
         let counters = agent.counters();
@@ -466,8 +467,8 @@ mod system_calls {
         }
 
         /// Traces a thread with strace until a million packets have been received, a thousand replies sent,
-        /// and `seen` is true for strace's output. Returns the traced lines, or `None` if strace may not
-        /// attach.
+        /// and `seen` is true for strace's output. Returns the traced calls, or `None` if strace is missing
+        /// or may not attach.
         fn traced(&self, thread: &str, seen: impl Fn(&str) -> bool) -> Option<Vec<String>> {
             let file = self.path("strace");
             let mut strace = Command::new("strace")

@@ -62,7 +62,7 @@ mod peer {
     /// Maximum number of outstanding tasks of a client.
     const WINDOW: u16 = 32;
 
-    // Offsets in a task: 0 code, 1 pool, 3 source, 5 destination, 7 queue length, 9 sequence number, 11 extension.
+    // Offsets in a task: 0 code, 1 pool, 3 source, 5 destination, 7 flags, 9 sequence number, 11 extension.
 
     /// Returns the number of two bytes at an offset.
     fn word(packet: &[u8], at: usize) -> u16 {
@@ -84,6 +84,7 @@ mod peer {
             assert_eq!((packet[0] & !EXTENSION, word(&packet, 1)), (NEW_TASK, POOL), "a task");
             // Long enough that a client's tasks overlap and need more than one worker.
             std::thread::sleep(Duration::from_micros(300));
+            // Flag 1: the leaf picked the worker from the idle list, so the worker is idle again after this task.
             let was_idle = word(&packet, 7) == 1;
             let code = if was_idle { TASK_DONE_IDLE } else { TASK_DONE };
             packet[0] = code | (packet[0] & EXTENSION);
@@ -125,8 +126,9 @@ mod peer {
     #[cfg(not(target_os = "linux"))]
     pub fn burst(_: &str, _: u16) {}
 
-    /// Sends tasks, a window of them at a time. Checks that each is answered once, from the leaf's address
-    /// and with its payload. Prints the number of answers by worker.
+    /// Sends tasks, at most [`WINDOW`] outstanding. Checks that each is answered once, from the leaf's address and with
+    /// its payload. Prints the number of answers by worker. `connected`: the socket is connected, and tasks have the
+    /// extension.
     pub fn ask(leaf: &str, connected: bool, tasks: u16) {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
         let anywhere = if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
@@ -332,7 +334,7 @@ mod traffic {
             server
         }
 
-        /// Returns the kernel's counts of errors on received packets, by kind.
+        /// Returns the kernel's counts of errors on received packets, by kind. They show faulty packets of the leaf.
         fn receive_errors(&self, place: &str) -> BTreeMap<String, u64> {
             let text = self.within(place, &["cat", "/proc/net/snmp"]);
             let rows = |protocol: &'static str| {
@@ -410,7 +412,7 @@ mod traffic {
         loses_port: bool,
     }
 
-    /// Sends one burst with segmentation offload, which the leaf drops with a reason of its own, and one that the
+    /// Sends one burst with segmentation offload, which the leaf drops (`segmentation_offload`), and one that the
     /// client's kernel segments. Returns the number of answered tasks. With the offload, the kernel leaves the split
     /// into packets to the NIC, so that the leaf receives all tasks in one packet.
     fn send_bursts(net: &Net, scenario: &Scenario) -> u64 {

@@ -133,8 +133,9 @@ unsafe fn begin(
     unsafe { write_result(scheduler, options, (detail, detail_size), make) }
 }
 
-/// Writes the result of `make` to `*target`. On failure writes null, and the reason to `detail`. Writes nothing
-/// if `target` is null, or if `target` or `options` is misaligned. Returns the code.
+/// Writes the scheduler or worker that `make` creates to `*target`. On failure writes null, and the reason to `detail`.
+/// Writes nothing if `target` is null, or if `target` or `options` is misaligned. Returns the code. A panic of `make`
+/// gives WEDJAT_ERROR_DEFECT, because it must not unwind into C.
 ///
 /// # Safety
 /// The pointers are null, or lead to memory of their type or of the given size.
@@ -170,7 +171,8 @@ pub(crate) unsafe fn write_result<T, O>(
     code
 }
 
-/// Reads a structure whose first field is its size. `name` is the argument's, `structure` the type's in C.
+/// Reads a structure whose first field is its size. Refuses another size: the program was compiled with another
+/// version of the header. `name` is the argument's, `structure` the type's in C.
 ///
 /// # Safety
 /// `from` is aligned, and leads to the number of bytes in its first field. `T` begins with that field.
@@ -332,7 +334,7 @@ pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
 }
 
 /// Maximum number of packets that the user of a context keeps at once, or of tasks that the user of a picker keeps.
-/// The places of WEDJAT_HOLD are below it.
+/// The place in a WEDJAT_HOLD verdict is below it, and can index the user's array of kept packets.
 ///
 /// # Return value
 /// Number of places; or a code.
@@ -348,10 +350,11 @@ pub unsafe extern "C" fn wedjat_places(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.places as i32))
 }
 
-/// Gives out a core's context, once. It lives as long as the scheduler. Returns 0 or a code.
+/// Gives out a core's context, once, of a scheduler with configured ports. It lives as long as the scheduler. Returns
+/// 0 or a code.
 ///
 /// # Errors
-/// WEDJAT_ERROR_CORE
+/// WEDJAT_ERROR_CORE: The core does not exist, its context has been given out, or the configuration has no ports.
 ///
 /// # Called from
 /// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),

@@ -40,7 +40,7 @@ struct CallbackLogger;
 
 impl Log for CallbackLogger {
     fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
-        true
+        true // the macros of `log` have compared the level already
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -49,6 +49,7 @@ impl Log for CallbackLogger {
         // receiver.
         let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Receiver { function, user }) = *receiver {
+            // The levels of `log` have the numbers of WEDJAT_LOG_....
             // SAFETY: the caller of wedjat_set_log() vouches for the function.
             unsafe { function(user, record.level() as i32, text.as_ptr()) };
         }

@@ -27,7 +27,7 @@ pub const WEDJAT_DROP: u8 = 4;
 /// Options of wedjat_create() besides the configuration.
 #[repr(C)]
 pub struct Options {
-    /// sizeof(struct wedjat_options)
+    /// sizeof(struct wedjat_options). Identifies the shorter options of older programs.
     pub size: usize,
     /// Ticks per second of the clock that `now` is read from, such as rte_get_tsc_hz().
     pub ticks_hz: u64,
@@ -127,7 +127,7 @@ pub struct RewriteV6 {
     pub reserved: u8,
 }
 
-/// Task of a program with its own header.
+/// Task for wedjat_pick(), from a program with its own header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
@@ -140,11 +140,11 @@ pub struct Description {
     pub reserved: [u16; 3],
 }
 
-/// Outcome of such a task.
+/// Outcome of a task from wedjat_pick() or wedjat_release_tasks().
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_ANSWER or WEDJAT_DROP.
+    /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_DROP, or WEDJAT_ANSWER: the pool's queue is full, so inform the client.
     pub action: u8,
     /// Forward: 1 if the worker is estimated to be idle.
     pub idle: u8,
@@ -266,7 +266,8 @@ pub struct Sharing {
 #[repr(C)]
 #[derive(Debug)]
 pub struct SharedCpu {
-    /// Calls of wedjat_yield_point() until the next check.
+    /// Calls of wedjat_yield_point() until it checks for the end of the quantum. The call, which is inline, counts down
+    /// here, so that most calls do not enter the library.
     pub calls_left: *mut u32,
     /// Private.
     pub state: *const c_void,

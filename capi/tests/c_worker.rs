@@ -83,7 +83,8 @@ impl Agent {
         self.channel.wake();
     }
 
-    /// Returns the answers to the next `count` tasks; `None` for a task without an answer.
+    /// Waits until the worker has completed `count` tasks, and returns their answers; `None` for a task without one.
+    /// The worker must not have more tasks in progress that can end.
     fn collect(&mut self, count: u64) -> Vec<Option<Vec<u8>>> {
         let mut answers = Vec::new();
         self.wait("all tasks are completed", |agent| {
@@ -104,7 +105,7 @@ impl Agent {
         answers
     }
 
-    /// Returns the answers to the next `count` tasks, as texts.
+    /// Waits for the answers to `count` tasks, like [`Agent::collect`], and returns them as texts.
     fn collect_texts(&mut self, count: u64) -> Vec<String> {
         let answers = self.collect(count).into_iter();
         answers.map(|answer| String::from_utf8(answer.unwrap()).unwrap()).collect()

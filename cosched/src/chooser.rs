@@ -81,8 +81,8 @@ pub struct Round {
     pub alpha: Vec<f64>,
     /// Excess risk E_t: risk of the mixture since the start, minus that of the best expert.
     pub excess_risk: f64,
-    /// Upper bound of the excess risk by Theorem 1. The theorem holds for mode paper; for other modes the
-    /// value is a reference.
+    /// Upper bound of the excess risk by Theorem 1. The theorem holds for mode paper without `fixed_share` and
+    /// `restart`; otherwise the value is a reference.
     pub bound: f64,
 }
 

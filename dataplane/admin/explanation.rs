@@ -75,7 +75,7 @@ impl ExplainContext<'_> {
         explanation
     }
 
-    /// Returns the choice of the policy of a task's pool by the node, if there is one.
+    /// Returns the state of the automatic choice of policy in a task's pool; `None` for a pool with a fixed policy.
     fn auto(&self, record: &Record) -> Option<&AutoSnapshot> {
         let id = record.seen.header()?.pool;
         self.pools.iter().find(|pool| pool.id == id)?.auto.as_ref()
@@ -114,7 +114,8 @@ impl ExplainContext<'_> {
         };
         let all = beliefs.estimates.iter().zip(workers);
         let mut candidates: Vec<_> = all.map(one).collect();
-        // A chosen member outside the list is added with its state after the decision, which counts this packet.
+        // The list may lack the chosen member, for example one that another core reported as idle. This adds it with
+        // its state after the decision, which counts this packet.
         let is_new = |one: &MemberEstimate| beliefs.estimate(one.member).is_none();
         if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
             let one = candidate(&chosen, worker);
@@ -225,7 +226,7 @@ impl ExplainContext<'_> {
         Some(format!("; worker {worker} is at {server}, and this came from {origin}"))
     }
 
-    /// Returns the reason of the outcome; `None` if the outcome does not depend on the members' state.
+    /// Returns the reason of the outcome; `None` if the outcome does not depend on the state of members and queue.
     fn why(&self, record: &Record, beliefs: &proto::Beliefs) -> Option<String> {
         let members = self.members();
         let all = beliefs.active + beliefs.silent + beliefs.unreachable + beliefs.out;
@@ -304,7 +305,7 @@ impl std::fmt::Display for Tasks {
     }
 }
 
-/// Converts an estimate; loads become numbers of tasks.
+/// Converts an estimate; loads become numbers of tasks. The caller sets `chosen`, `full` and `with_this`.
 fn candidate(one: &MemberEstimate, worker: u16) -> proto::Candidate {
     let tasks = |load: Load| f64::from(load.0) / f64::from(Load::ONE.0);
     proto::Candidate {
@@ -335,7 +336,7 @@ fn fate_name(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns source and destination, with UDP ports if there are any.
+/// Returns source and destination, with UDP ports if there are any; empty texts for a packet without addresses.
 fn endpoints(packet: &PacketSummary) -> (String, String) {
     match *packet {
         PacketSummary::Task(datagram, _) | PacketSummary::Udp(datagram) => {
@@ -349,7 +350,7 @@ fn endpoints(packet: &PacketSummary) -> (String, String) {
     }
 }
 
-/// Returns a description of the packet.
+/// Returns a description of the packet: the subject of the sentence. A comma at its end separates it from the outcome.
 fn packet(summary: &PacketSummary, len: u32) -> String {
     let (from, to) = endpoints(summary);
     match summary {

@@ -357,7 +357,7 @@ fn family(row: &Row) -> Family {
     Family { name: name.to_owned(), kind, unit, labels, help }
 }
 
-/// Returns the per-core metrics without drop reasons.
+/// Returns the per-core metrics without drop reasons, which are samples of [`DROPPED`].
 fn core_metrics() -> impl Iterator<Item = &'static Metric> {
     let is_reason = |name| DropReason::ALL.iter().any(|reason| reason.name() == name);
     METRICS.iter().filter(move |metric| !is_reason(metric.name))

@@ -325,7 +325,8 @@ impl Offline {
         Ok(())
     }
 
-    /// Returns a packet as the port's device would deliver it: complete, and without the port's VLAN tag.
+    /// Returns a packet as the port's device would deliver it: complete, and without the port's VLAN tag. The
+    /// node verifies checksums from memory, so a port that trusts checksums gets a valid UDP checksum.
     fn frame(&self, packet: &CapturedPacket, port: usize) -> Vec<u8> {
         let config = &self.source.node().ports[port];
         let mut frame = packet.bytes.clone();
@@ -460,7 +461,7 @@ impl Node {
     fn handle_sent(&mut self, time: u64, frame: &[u8]) {
         let Core::Agent(_, workers) = &mut self.core else { return };
         let Some(ended) = EndedTask::in_frame(frame) else { return };
-        // The worker completes the task before the time at which the node sent the reply.
+        // First, so that a poll before `time` completes the task: the worker ended it before the node sent the reply.
         workers.end(ended);
         self.advance_to(time);
         self.settle();

@@ -29,7 +29,7 @@ pub fn resource(path: &str) -> Option<(&'static str, Bytes)> {
     })
 }
 
-/// Returns the HTML that explains a reason. `#reason-NAME` leads there.
+/// Returns the HTML that explains a reason. The page's script links to it as `#reason-NAME`, and copies its first text.
 fn entry(reason: DropReason) -> String {
     let (name, help) = (reason.name(), html(reason.help()));
     let look_at = html(reason.look_at());

@@ -77,7 +77,7 @@ impl Capture {
         Self::in_file(File::create(path).map_err(refused)?, path)
     }
 
-    /// Starts a capture in an empty file at `path`.
+    /// Starts a capture in an empty file that the caller has created at `path`.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -75,7 +75,8 @@ impl OwnersSocket {
         Ok(Self { listener, path: path.to_owned(), identity, _name: name })
     }
 
-    /// Takes the listener. Returns `None` after the first call.
+    /// Takes the listener, for the server. `self` keeps the lock and removes the file on drop. Returns `None` after
+    /// the first call.
     pub fn take_listener(&mut self) -> Option<UnixListener> {
         self.listener.take()
     }

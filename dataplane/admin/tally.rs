@@ -17,7 +17,8 @@ const UNRESPONSIVE: Duration = Duration::from_secs(5);
 /// Tasks of a worker since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Answered and outstanding tasks, without those written off as lost.
+    /// Largest sum so far of reports and outstanding tasks. It includes reports without a reply, and may lack tasks
+    /// written off as lost.
     pub sent: u64,
     /// Reports: replies, and messages without one, such as keep-alives.
     pub answered: u64,
@@ -66,8 +67,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds the changes since the last reading. Call it before any worker reports 2^31 times in between, and
-    /// before one leaves. Returns the workers that have become unresponsive, with their pools.
+    /// Adds the changes since the last reading. Call it before any worker reports 2^31 times in between, and before
+    /// the place of a departed worker is freed, so that its last reports count. Returns the workers that have become
+    /// unresponsive, with their pools.
     pub fn look(&mut self, snapshot: &Snapshot, now: Instant) -> Vec<(u16, u16)> {
         let mut unresponsive = Vec::new();
         let mut before = std::mem::take(&mut self.workers);

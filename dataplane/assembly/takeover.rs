@@ -58,7 +58,7 @@ pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
 }
 
 /// Returns the time since the last copy of the state to the file; the maximum if it is unknown, for instance because
-/// the clock was set back.
+/// the clock was set back. State of unknown age is too old for a takeover.
 fn age(path: &Path) -> Duration {
     let written = std::fs::metadata(path).and_then(|metadata| metadata.modified());
     let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
@@ -66,7 +66,7 @@ fn age(path: &Path) -> Duration {
 }
 
 impl PreviousState {
-    /// Returns the time since the state was written.
+    /// Returns the time between the writing of the state and the start of this process.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age

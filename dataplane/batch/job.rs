@@ -114,7 +114,7 @@ struct JobPlan {
     actuator: Box<dyn Actuator>,
 }
 
-/// Common settings of an agent's jobs.
+/// Argument of [`Job::new`]: the settings without a default there. The command line and the agent's file give them.
 #[derive(Clone, Debug)]
 pub struct BatchSettings {
     /// Name of the agent.
@@ -247,8 +247,8 @@ impl Job {
     }
 }
 
-/// Runs a job on its turn until it ends or is stopped. Removes everything that it created, including its
-/// note.
+/// Runs a job on its turn until it ends or is stopped. First removes what killed jobs left. At the end removes
+/// everything that the job created, including its note.
 ///
 /// # Errors
 /// If the job cannot run, its agent ends, its decisions cannot be logged, or its processes or cgroups remain. In the
@@ -518,14 +518,15 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Expresses the workers' latency as progress: the objective is their allowed time, and the measured
-    /// percentile the time they need.
+    /// Expresses the workers' latency as progress, because the experts judge a job by its progress. The objective is
+    /// the allowed time, and the measured percentile the needed time.
     fn workers_progress(&self, tail: Option<f64>) -> Progress {
         let remaining = tail.unwrap_or(0.0);
         Progress { wall: self.job.objective.us, elapsed: 0.0, rate: 1.0, remaining }
     }
 
-    /// Returns the progress of the batch; `None` unless both its total work and its maximum run time are known.
+    /// Returns the progress of the batch, from which the chooser learns. `None` unless both its total work and its
+    /// maximum run time are known.
     fn progress(&self, now: Instant) -> Option<Progress> {
         let (wall, work) = (self.job.wall?.as_secs_f64(), self.job.work?);
         let (elapsed, done) = (now.duration_since(self.began).as_secs_f64(), self.measure());
@@ -556,7 +557,8 @@ impl<'a> Batch<'a> {
         Ok(self.actuator.give(self.group, share)?)
     }
 
-    /// Restores threads of the batch that have changed their own scheduling class or CPUs, and counts them.
+    /// Restores the scheduling class and the CPUs of threads of the batch that have changed them, and counts each
+    /// restored property. A batch of the normal class may use any class except the real-time ones.
     fn restore_threads(&mut self) {
         let mut cores = CpuSet::new();
         self.limits.cpus.iter().for_each(|cpu| cores.set(*cpu));
@@ -615,7 +617,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Moves the calling thread, which runs now and then, off these CPUs if this process may use others.
+/// Moves the calling thread off these CPUs if this process may use others, so that its observations do not delay the
+/// workers.
 fn leave_cpus(avoided_cpus: &BTreeSet<usize>) {
     let other_cpus = cpus::except(&avoided_cpus.iter().copied().collect::<Vec<_>>());
     if !other_cpus.is_empty() {

@@ -58,7 +58,7 @@ pub enum ProgressSource {
 }
 
 impl ProgressSource {
-    /// Returns the completed work, given the CPU time of the cgroup.
+    /// Returns the completed work in the unit of its [`Measure`], given the CPU time of the cgroup.
     #[must_use]
     pub fn done(&self, cpu_ns: Option<u64>) -> f64 {
         match self {
@@ -106,7 +106,7 @@ pub fn count_lines(
         while input.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             let matches = line.windows(text.len()).any(|part| part == text.as_bytes());
             thread_count.fetch_add(u64::from(matches), Relaxed);
-            // The reader of the output may have exited; the batch continues.
+            // The reader of the output may have exited. The thread still reads, so that the batch continues.
             is_open = is_open && output.write_all(&line).and_then(|()| output.flush()).is_ok();
             line.clear();
         }

@@ -68,6 +68,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
-    drop(controller); // ends its threads
+    drop(controller); // stops its thread and waits for it
     Ok(std::process::ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `wedjat cosched`: batch jobs beside worker cores, and replay of their decision logs.
+//! `wedjat cosched`: batch jobs on the idle time of worker cores, and replay of their decision logs.
 //!
 //! A chooser draws the batch's share of the cores from the advice of *experts*, computes a loss from the tasks' times
 //! that follow, and learns which experts to trust. Its *mode* is the rule by which it learns. A log has each decision
@@ -18,7 +18,7 @@ use self::job::{Run, Status};
 use super::logs::Format;
 use super::{Outcome, print};
 
-/// Help text below the options.
+/// Help text below the options of `wedjat cosched replay`.
 pub const EXAMPLE: &str = "Example:
   wedjat cosched replay decisions.jsonl --mode iw --format json
 Exit status: 0, or 1 when the file is not a log, or contradicts its own mode.";
@@ -106,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 impl Replay {
-    /// Returns the output, and true if the log agrees with the replay.
+    /// Replays the log. Returns the output, and false if a replay with the log's own settings differs from it.
     fn report(&self) -> Result<(String, bool), Box<dyn std::error::Error>> {
         let path = self.log.display();
         let experts = match &self.experts {

@@ -45,7 +45,7 @@ pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>
         log::warn!("cannot clean up after killed batch jobs: {error}");
     }
     // Batch jobs of the configuration use the CPU time that tasks leave. They run one after another, each as a process
-    // of this executable, until this function drops the queue.
+    // of this executable. At the end of this function, the drop of the queue ends the running job.
     let _jobs = match config.jobs.len() {
         0 => None,
         jobs => Some(JobQueue::start(
@@ -62,8 +62,8 @@ pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>
     run(launch, options, run_node, |account| account.ledger.is_balanced())
 }
 
-/// Calls `run_node`, which returns the account after a signal or the end of its duration. Reports the account, and
-/// whether it balances. `launch` has the options of all commands, `options` those of some.
+/// Calls `run_node`, which returns the account after a signal or the end of its duration. Reports the account. The exit
+/// code is a failure unless it balances. `launch` has the options of all commands, `options` those of some.
 fn run<A: Display + Serialize>(
     launch: &Launch,
     options: Options,

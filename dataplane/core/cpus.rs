@@ -33,7 +33,7 @@ pub fn except(cores: &[usize]) -> Vec<usize> {
     usable().into_iter().filter(|cpu| !cores.contains(cpu)).collect()
 }
 
-/// Returns the CPU time that the calling thread has used.
+/// Returns the CPU time that the calling thread has used. Background simulations bound their cost with it.
 #[must_use]
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -68,8 +68,8 @@ impl fmt::Display for Poller {
 /// Advice for two nodes that poll the same CPU.
 pub const SHARED_CPU_FIX: &str = "give one of the nodes another CPU (`leaf.cores`, `agent.core`), or let both sleep while idle: poll = \"adaptive\"";
 
-/// Returns the polling threads of other processes on these CPUs. `proc` is the folder of the process file
-/// system.
+/// Returns the threads of other processes that poll these CPUs without sleep, by the names that [`thread_name`] gives.
+/// `proc` is the folder of the process file system.
 #[must_use]
 pub fn pollers(proc: &Path, cpus: &[usize]) -> Vec<Poller> {
     let numbers = |folder: &Path| {

@@ -66,7 +66,8 @@ pub struct Options {
     pub pool: Option<u16>,
     /// CPU to pin the calling thread to.
     pub cpu: Option<usize>,
-    /// Longest wait for the agent's grant. [`Worker::attach`] first waits as long, and at least 5 s, for the region.
+    /// Longest wait for the agent's grant. [`Worker::attach`] first waits as long, and at least 5 s, until the running
+    /// agent sends its region.
     pub attach_timeout: Duration,
     /// Time that [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
@@ -325,7 +326,7 @@ impl Worker {
     }
 
     /// Returns the next task, waiting for at most `timeout`: first spinning, then asleep. Returns `None` after the
-    /// timeout.
+    /// timeout, or at once for an invalid task, which [`Worker::check`] reports.
     ///
     /// # Errors
     /// If no more tasks will come.

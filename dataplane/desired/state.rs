@@ -36,7 +36,7 @@ pub enum ReplyPath {
 /// Reason why a node cannot choose a pool's policy, and the allowed settings.
 pub type AutoRefusal = (&'static str, &'static str);
 
-/// Refusal of a program with an embedded scheduler.
+/// Refusal in a program with an embedded scheduler. To choose a policy, a node simulates the packets that it captured.
 pub const EMBEDDED_REFUSAL: AutoRefusal =
     ("an embedded scheduler captures no packets", "one policy, as in eft");
 
@@ -219,7 +219,8 @@ impl<P> Desired<P> {
         update(&mut self.workers, &workers, put.workers);
     }
 
-    /// Copies from another state which workers are drained. Workers that it lacks are not drained.
+    /// Sets the drained flags to those of `other`, the running state, because a file does not contain them. Workers
+    /// that `other` lacks are not drained.
     pub fn keep_drains(&mut self, other: &Self) {
         for (key, worker) in &mut self.workers {
             worker.is_drained = other.workers.get(key).is_some_and(|old| old.is_drained);

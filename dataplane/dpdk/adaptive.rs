@@ -39,16 +39,17 @@ pub struct Adaptive {
     is_armed: bool,
     /// True if the core has slept after its last poll.
     has_slept: bool,
-    /// Cause that ended the sleep before the last poll; `None` without a sleep, or without packets at its end.
+    /// Reason of the end of the sleep before the last poll, if no device ended it and packets may have been waiting.
     unwoken: Option<WakeReason>,
     /// Missing interrupt of packets that were waiting at the end of a sleep.
     unannounced: Option<MissingInterrupt>,
 }
 
-/// An interrupt that had not come when a sleep ended. It may come until the interrupts are disarmed.
+/// An interrupt that had not come when a sleep ended. It may still come: NICs delay interrupts. The core polls, with
+/// its interrupts armed, until the deadline.
 #[derive(Clone, Copy)]
 struct MissingInterrupt {
-    /// Cause that ended the sleep.
+    /// Reason of the end of the sleep: timer or nap.
     end: WakeReason,
     /// Time at which it counts as missed, in ticks.
     deadline: u64,
@@ -90,8 +91,9 @@ impl Adaptive {
         self.is_armed = true;
     }
 
-    /// Counts a late wake if packets waited for the end of a timed sleep, and their interrupt has still not come.
-    /// Disarms the interrupts.
+    /// Decides at the deadline whether the interrupt was missed. [`Sleeper::was_missed`] records a miss as evidence
+    /// against the device's interrupts. A miss after [`WakeReason::Timer`] also counts as a late wake. Disarms the
+    /// interrupts.
     #[cold]
     fn judge(&mut self, end: WakeReason) {
         self.unannounced = None;
@@ -102,7 +104,7 @@ impl Adaptive {
     }
 
     /// Sleeps until a packet arrives or a timer is due: at most `SLEEP_MAX_NS`, or `WORKERS_NS` while local workers
-    /// have tasks.
+    /// have tasks. Disarms the interrupts if a device woke the core.
     fn sleep(&mut self, progress: &Progress) {
         let now = self.tsc_clock.now();
         let longest_ns = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MAX_NS };
@@ -149,8 +151,8 @@ impl Clock for Adaptive {
     }
 
     /// Handles the end of a poll, with the node's progress. After a poll with work, disarms the interrupts. After
-    /// `SPIN_NS` without work, arms them. Sleeps after a poll without work while they are armed. Does not sleep while
-    /// an interrupt is missing: it may still come.
+    /// `SPIN_NS` without work, arms them. Sleeps after a poll without work while they are armed. While an interrupt is
+    /// missing, does not sleep and leaves them armed: it may still come.
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let (progress, now) = (progress(), self.tsc_clock.last());
@@ -185,8 +187,8 @@ impl Clock for Adaptive {
         }
     }
 
-    /// Disarms the interrupts, then polls without sleeps until the core has been quiet for `quiet`, at most for
-    /// `longest`.
+    /// Disarms the interrupts. Then calls `is_busy`, which polls, without sleeps until it has returned false for
+    /// `quiet`, at most for `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
         self.disarm();
         self.tsc_clock.drain(quiet, longest, is_busy);

@@ -288,15 +288,15 @@ pub fn driver_folder() -> &'static str {
         .unwrap_or("")
 }
 
-/// Adds to the user's EAL arguments those that this machine needs. The user's own arguments have precedence.
+/// Adds to the user's EAL arguments those that this machine needs, and the virtual devices of `devices`.
 ///
 /// | not given | added | why |
 /// |---|---|---|
-/// | memory | `--no-huge --no-shconf -m 512` when no hugepage is free | starts on any machine, leaves no files |
+/// | memory | `--no-huge` when no hugepage is free; with `--no-huge`, `--no-shconf -m 512` | starts on any machine, leaves no files |
 /// | `--file-prefix` | `wedjat-PID` | two processes never share EAL's files by accident |
-/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts threads: wedjat starts its cores |
+/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts polling threads: wedjat does |
 /// | PCI devices | `-a ADDRESS` for each in `devices`, else `--no-pci` | touches only the named NICs |
-/// | `--vdev` | for each of `devices` that has arguments | a config can name a virtual device with its arguments |
+/// | (always) | `--vdev` for each of `devices` that has arguments and is no PCI address | a config can name a virtual device |
 /// | `--log-level` | `warning` | EAL logs too much |
 pub fn arguments(
     user: &[String],
@@ -491,8 +491,8 @@ impl Pages {
     /// belong to another process.
     fn prefix(arguments: &[String]) -> Option<String> {
         let mut arguments = arguments.iter();
-        let is_secondary = |text: &String| is_option(text, "--proc-type");
-        if arguments.clone().any(is_secondary) {
+        let sets_process_type = |text: &String| is_option(text, "--proc-type");
+        if arguments.clone().any(sets_process_type) {
             return None;
         }
         let option = arguments.find(|text| is_option(text, "--file-prefix"))?;
@@ -589,7 +589,7 @@ pub(super) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
     unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
-/// Returns the drivers of all devices of EAL.
+/// Returns the drivers of all devices of EAL. They decide whether packet buffers need memory for DMA.
 pub(super) fn drivers() -> Vec<String> {
     let driver = |id: u16| {
         let mut info = sys::rte_eth_dev_info::default();

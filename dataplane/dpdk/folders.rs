@@ -32,7 +32,7 @@ pub(super) fn runtime() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns the path of the folder of [`runtime`] without creating it.
+/// Returns the path of the folder of [`runtime`] without creating it, for checks of a configuration.
 ///
 /// # Errors
 /// If it exists and is not a folder of this user alone.
@@ -133,7 +133,8 @@ fn page_folders() -> Vec<PathBuf> {
     mounts.lines().filter_map(folder).collect()
 }
 
-/// Removes EAL's hugepage files with this prefix. EAL's cleanup leaves them, and with them the pages.
+/// Removes the hugepage files of this process's own EAL, which has this prefix, when it ends. EAL's cleanup leaves the
+/// files, and they keep the pages allocated.
 pub(super) fn remove_pages(prefix: &str) {
     for entry in page_folders().iter().flat_map(fs::read_dir).flatten().flatten() {
         let name = entry.file_name();
@@ -222,7 +223,8 @@ fn is_unused(folder: &Path) -> bool {
     })
 }
 
-/// Returns true if no process serves a socket. A served socket of another type gives another error.
+/// Returns true if no process serves a socket, for leftovers and for memif sockets. A served socket of another type
+/// gives another error.
 pub(super) fn is_unserved(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let result = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -230,7 +232,7 @@ pub(super) fn is_unserved(path: &Path) -> bool {
     result == Err(Errno::CONNREFUSED)
 }
 
-/// Opens a file for a lock. Does not follow a link or wait.
+/// Opens a file for a lock. Does not follow a link, or wait for the writer of a FIFO.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)

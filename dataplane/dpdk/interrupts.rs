@@ -1,10 +1,10 @@
 //! Interrupts of memif rings for a sleeping reader. memif is a packet interface in shared memory: a client announces
-//! *regions* with *rings* to a server. A flag in the ring requests interrupts; the writer then writes into an eventfd
-//! after each burst.
+//! *regions* with *rings* to a server. A flag in the ring masks interrupts. While it is clear, the writer writes into
+//! an eventfd after each burst.
 //!
 //! The driver (DPDK 22.11) requests none when it connects and cannot request them later, but as a writer it
-//! obeys the flag. So a reader that wants to sleep sets the flag in the ring itself. The driver never reads
-//! the eventfd, because the peer has it too and could make the read block.
+//! obeys the flag. So a reader that wants to sleep clears the flag in the ring itself. The relay (`memif.rs`) keeps
+//! this eventfd from the driver, because the driver would read it, and the peer could make the read block.
 #![allow(unsafe_code, reason = "a word of memory that is shared with a peer")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -71,7 +71,8 @@ impl RingInterrupt {
     }
 }
 
-/// Memory announced by a client, as far as interrupts need it.
+/// Memory announced by a client, as far as interrupts need it. The relay collects it from the client's messages,
+/// because the driver does not give access to its regions.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedMemory {
     /// Regions by number; `None` for one whose mapping failed.
@@ -81,7 +82,7 @@ pub(super) struct AnnouncedMemory {
 }
 
 impl AnnouncedMemory {
-    /// Adds the next region; its contents are checked elsewhere.
+    /// Adds the next region. Only a peer's region needs checks; the relay makes them before this call.
     pub(super) fn add_region(&mut self, region: BorrowedFd<'_>) {
         let mapped = MmapOptions::new().map_raw(region.as_raw_fd());
         self.regions.push(mapped.ok().map(Arc::new));

@@ -54,7 +54,7 @@
 //!   The server outlives its clients. A client connects at its start, to a server that must run already
 //!   ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`]. The driver requests no
 //!   interrupts. A sleeping core requests them itself ([`Sleeper`]); peers of its own user or root wake it. The
-//!   drivers here wake only such peers, too.
+//!   drivers of this process also wake only such peers.
 //! - memif: the driver maps a peer's memory in EAL's interrupt thread when the peer connects, and unmaps it when
 //!   the peer leaves, even in the middle of a burst. So it never has the peer's socket but a private one, and
 //!   gets both messages between bursts. This costs each burst a fence, some 20 cycles.

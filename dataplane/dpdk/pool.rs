@@ -21,7 +21,7 @@ const CACHE: u32 = 256;
 /// Any NUMA node (DPDK's `SOCKET_ID_ANY`).
 const ANY_NODE: c_int = -1;
 
-/// Mbufs for devices' reception and for our own packets. Clones share the pool; the last one frees it.
+/// Mempool for the packets that devices receive and the node originates. Clones share it; the last one frees it.
 #[derive(Clone)]
 pub struct MbufPool(Arc<Mempool>);
 
@@ -86,7 +86,8 @@ impl MbufPool {
         // A pool must hold 1.5 times its cache, and several cores' caches must not drain it.
         let cache = CACHE.min(mbufs / 8);
         let room = DATA_ROOM + sys::WEDJAT_MBUF_HEADROOM as u16;
-        // Without hugepages, memory of our own makes packets cheaper than EAL's.
+        // Without hugepages, EAL starts each mbuf on a page of its own, which costs cache and TLB misses. Memory of our
+        // own is packed densely.
         let paged = pages::are_wanted(eal)
             .then(|| pages::pool(&text, mbufs, cache, room, ANY_NODE))
             .flatten();
@@ -111,12 +112,12 @@ impl MbufPool {
         self.0.available() as usize
     }
 
-    /// Returns the number of mbufs in use: in devices' queues or bursts, or leaked.
+    /// Returns the number of mbufs in use: in devices' queues, in bursts, held by a node, or leaked.
     pub fn in_use(&self) -> usize {
         self.size() - self.available()
     }
 
-    /// Returns a core's handle, for packets that it makes.
+    /// Returns a core's allocator, for the packets that it originates.
     pub fn handle(&self) -> PoolHandle {
         PoolHandle(self.clone())
     }
@@ -160,7 +161,7 @@ pub struct PoolHandle(MbufPool);
 impl Pool for PoolHandle {
     type Buf = Mbuf;
 
-    /// Takes an mbuf for an own packet; `None` if the pool is empty.
+    /// Takes an mbuf for an originated packet; `None` if the pool is empty.
     #[inline]
     fn take(&mut self) -> Option<Mbuf> {
         // SAFETY: the pool exists; the mbuf, if any, has reference count 1 and is ours.

@@ -1,8 +1,8 @@
-//! Presence of a device that may be unplugged while cores poll it.
+//! Presence of a device that may be unplugged or reset while cores poll it.
 //!
 //! The *watching thread* looks after a node's devices. It withdraws the device, waits until each core has acknowledged
-//! that it no longer polls the device, and then closes it (quiescent-state reclamation). Each burst costs one more
-//! load. A core acknowledges at its next burst. When the device is back, possibly with another port id, the cores
+//! that it no longer polls the device, and then closes or resets it (quiescent-state reclamation). Each burst costs one
+//! more load. A core acknowledges at its next burst. When the device is back, possibly with another port id, the cores
 //! acknowledge it in the same way.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -35,8 +35,8 @@ pub(super) struct PresenceReader {
     acknowledged: Arc<AtomicU64>,
 }
 
-/// A device's presence for other code of the thread that owns a [`PresenceReader`]. Changes only when the reader starts
-/// a burst.
+/// State that a [`PresenceReader`] has acknowledged, for other code of its thread: the sleeper requests interrupts only
+/// of a present device. Changes only when the reader starts a burst.
 #[derive(Clone, Debug)]
 pub(super) struct PresenceHandle {
     /// Shared presence of the device.
@@ -74,7 +74,8 @@ impl DevicePresence {
         PresenceReader { presence: Arc::clone(self), seen, id, acknowledged }
     }
 
-    /// Returns the port id; `None` while the device is withdrawn.
+    /// Returns the port id; `None` while the device is withdrawn. For outlets: they have no reader, and a gate keeps
+    /// the device open during their bursts.
     pub(super) fn id(&self) -> Option<u16> {
         is_present(self.epoch.load(Acquire)).then(|| self.id.load(Relaxed))
     }
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn acknowledged_withdrawal_ends_all_bursts() {
         let (presence, stop) = (DevicePresence::new(3), AtomicBool::new(false));
-        // The test's device is open; a core has used it while it was closed.
+        // `is_open`: state of the test's device. `burst_on_closed`: a core has polled it while it was closed.
         let (is_open, burst_on_closed) = (AtomicBool::new(true), AtomicBool::new(false));
         thread::scope(|scope| {
             for _ in 0..2 {

@@ -38,7 +38,7 @@ struct Rings {
     connection: u64,
     /// Interrupts of the rings that have one.
     interrupts: Vec<Arc<RingInterrupt>>,
-    /// True if some ring has no interrupt, because the peer sends none for it.
+    /// True if some ring has no interrupt: the peer sends none for it, or the epoll refuses its descriptor.
     needs_naps: bool,
 }
 
@@ -56,7 +56,7 @@ struct Queue {
     epoch: u64,
     /// True if the driver has accepted the interrupt.
     is_accepted: bool,
-    /// Packets at the end of the last sleep, which the timer ended, while no interrupt has come since.
+    /// Packets at the end of the last sleep, if no device ended it. An interrupt clears the field.
     unannounced: Option<Unannounced>,
 }
 
@@ -203,7 +203,8 @@ impl Sleeper {
         self.is_suspect
     }
 
-    /// Reads the events, so that the next wait does not return for them. Returns false if there are none.
+    /// Reads up to 8 events, so that the next wait does not return for them, and records the interrupts of NICs as
+    /// evidence. Returns false if there are none.
     fn take_events(&mut self) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 8];
         let at_once = Timespec::default();
@@ -220,9 +221,9 @@ impl Sleeper {
         !events.is_empty()
     }
 
-    /// Returns true if packets waited at the end of the last sleep, and their interrupt has still not come. Call it
-    /// only after a sleep with [`Sleeper::is_suspect`]. Records this as a miss of their queues. Call it before the next
-    /// [`Sleeper::sleep`].
+    /// Returns true if packets waited at the end of the last sleep, and their interrupt has still not come. Records
+    /// this as a miss of their queues. Call it only after a sleep with [`Sleeper::is_suspect`] whose next poll received
+    /// packets. Call it before the next [`Sleeper::sleep`].
     pub fn was_missed(&mut self) -> bool {
         let is_woken_by_now = self.take_events();
         let mut misses = 0;

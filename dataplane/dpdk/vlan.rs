@@ -10,8 +10,8 @@ use wedjat_core::wire::vlan;
 
 use super::mbuf::Mbuf;
 
-/// Removes the tag of this VLAN from the packets from index `before` on; frees and counts packets of other
-/// VLANs.
+/// Removes the tag of this VLAN from the packets from index `before` on; earlier ones have lost it already. Frees and
+/// counts untagged packets and packets of other VLANs.
 pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_count: &AtomicU64) {
     let received = burst.len();
     let mut index = 0; // number of packets visited by `retain`, the current one included
@@ -25,7 +25,7 @@ pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_cou
     }
 }
 
-/// Removes the tag of this VLAN from a packet. Returns false for a packet of another VLAN.
+/// Removes the tag of this VLAN from a packet. Returns false for an untagged packet and one of another VLAN.
 fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
     let is_ours = vlan::id(packet.bytes()) == Some(id);
     if is_ours {

@@ -50,7 +50,7 @@ pub fn workers(ids: &[u32]) -> Result<Vec<u16>, MessageError> {
     ids.iter().map(|&id| worker(id)).collect()
 }
 
-/// Parses an address.
+/// Parses an IP address.
 ///
 /// # Errors
 /// If the text is not an address.
@@ -60,7 +60,8 @@ pub fn address(text: &str) -> Result<IpAddr, MessageError> {
     text.parse().or_else(|_| invalid(format!("address {start:?}")))
 }
 
-/// Returns the message for a pool. `spine` is the pool's spine at a leaf, if it has one, with its address.
+/// Returns the message for a pool, for a node or for the topology that operators read. `spine` is the pool's spine at a
+/// leaf, if it has one, with its address.
 #[must_use]
 pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, IpAddr)>) -> proto::Pool {
     proto::Pool {
@@ -178,7 +179,7 @@ pub fn delta(from: proto::FollowReply) -> Result<Delta<PoolView>, MessageError> 
         put.pools.insert(id, pool);
     }
     for message in from.servers {
-        // An invalid MAC address counts as none: the leaf finds it by ARP.
+        // An invalid MAC address counts as none: the leaf finds it by ARP or neighbour discovery.
         let mac = if message.mac.is_empty() { None } else { message.mac.parse::<Mac>().ok() };
         let entry = Server { mac, registers: message.registers };
         put.servers.entry(address(&message.ip)?).or_default().insert(entry);
@@ -218,8 +219,9 @@ pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
     }
 }
 
-/// Returns a node's first message. `instance` is a random number of the node's process, and `known` the newest
-/// position that the node received.
+/// Returns a node's first message. `instance` is a random number of the node's process: the controller refuses a second
+/// process of a node. `known` is the newest position that the node received: a controller whose store is older refuses
+/// the node.
 #[must_use]
 pub fn hello(node: NodeId, instance: u64, known: Position) -> proto::Hello {
     let Position { version, term } = known;

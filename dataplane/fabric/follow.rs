@@ -130,7 +130,7 @@ struct Follower {
     instance: u64,
     /// Desired state received so far.
     view: View,
-    /// All pools and workers that it ever received. An agent removes no others.
+    /// All pools and workers that it ever received. An agent removes no others: its file or an operator added those.
     known: KnownState,
     /// Newest position received.
     position: Position,

@@ -23,7 +23,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Returns the name.
+    /// Returns the name in commands and messages, which is also the serialized form.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -11,7 +11,7 @@ pub const SNAPLEN: usize = 128;
 /// Largest fraction of packets that may be missing in a capture.
 const LOST_MAX: f64 = 0.001;
 
-/// Returns true if a capture of this many packets lost too many others.
+/// Returns true if a capture lost too large a fraction of its packets. A simulation of it would mislead.
 #[must_use]
 pub fn lost_too_many(written: u64, lost: u64) -> bool {
     lost as f64 > LOST_MAX * written as f64
@@ -44,7 +44,8 @@ impl Drop for CaptureFile {
     }
 }
 
-/// Returns the quantities of a pool that the node knows. Counts only workers that may get tasks.
+/// Returns the input of the simulation that a capture does not show: number of workers and dispatchers, policy, speeds.
+/// Counts only workers that may get tasks.
 ///
 /// # Errors
 /// If there is no such worker.

@@ -39,7 +39,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings of the released program.
+    /// Returns the settings of Malcolm's released program.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
         Self {
@@ -163,10 +163,10 @@ impl Actor {
         }
     }
 
-    /// Stores the beat's features, draws and error. The stored difference of a node is its fraction of the
-    /// draws minus its probability, times the sharpness: the gradient of the draws' mean log-probability by
-    /// the logits. Updates traces and gradient when the history is full. The last argument has the decay factor of
-    /// the traces, the sharpness, and the error.
+    /// Stores the beat's features, draws and error; without draws, only the error. The stored difference of a node is
+    /// its fraction of the draws minus its probability, times the sharpness: the gradient of the draws' mean
+    /// log-probability by the logits. Updates traces and gradient when the history is full. The last argument has the
+    /// decay factor of the traces, the sharpness, and the error.
     #[inline(always)]
     fn store<S: Simd>(
         &mut self,
@@ -331,7 +331,8 @@ impl Learner {
         self.stealing.probabilities(self.settings.nodes)
     }
 
-    /// Replaces all parameters: the critic's in the order of [`Learner::critic`], the policies' node by node.
+    /// Replaces all parameters: the critic's in the order of [`Learner::critic`], the policies' node by node. Traces,
+    /// optimizer state and mean reward stay.
     ///
     /// # Errors
     /// If a count differs or a value is not finite.

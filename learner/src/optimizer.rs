@@ -14,7 +14,7 @@ pub enum Schedule {
     /// Always 1.
     Constant,
     /// Cosine annealing with warm restarts (Loshchilov and Hutter, ICLR 2017). Critic and actors each take a
-    /// step of the schedule, as in the released program, so it advances twice per batch.
+    /// step of the schedule, as in Malcolm's released program, so it advances twice per batch.
     Cosine {
         /// Factor to which the schedule falls before each restart.
         least: f32,
@@ -69,7 +69,7 @@ pub struct AdamW {
 }
 
 impl Default for AdamW {
-    /// Returns the constants of the released program.
+    /// Returns the constants of Malcolm's released program.
     fn default() -> Self {
         Self {
             beta1: 0.9,
@@ -147,7 +147,8 @@ impl Steps {
         is_due
     }
 
-    /// Returns the schedule's factor for this step, and advances the schedule.
+    /// Returns the schedule's factor for this step, and advances the schedule. In each batch the critic takes one
+    /// factor, and both actors share one.
     pub fn multiplier(&mut self) -> f32 {
         self.annealing.next()
     }

@@ -1,7 +1,8 @@
 //! Reward of a beat (learning step): imbalance of the nodes' loads, and costs of migrated and stolen tasks.
 //!
 //! A migrated task is sent to another node on arrival. A stolen task is handed to an idle node at its request. Each
-//! node computes the reward with [`Reward`] and passes it to its learner.
+//! node computes the reward with [`Reward`] and passes it to its learner. The paper is Malcolm's (POMACS 2022), and the
+//! released program is the implementation by its authors.
 
 /// Returns the mean squared difference of two nodes' loads, over all pairs; 0 for fewer than two nodes. `scale` is the
 /// factor by which the caller multiplied the loads. The division by it gives the result the unit of the loads.
@@ -26,7 +27,7 @@ pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
 pub struct Events {
     /// Migrated tasks.
     pub migrations: u32,
-    /// Requests for a task to another node.
+    /// Requests for a task to another node, with or without success.
     pub steals: u32,
     /// Tasks dropped because a queue was full.
     pub failed_tasks: u32,
@@ -74,7 +75,7 @@ pub struct Reward {
     costs: Costs,
     /// Definition of the utility.
     utility: Utility,
-    /// Imbalance at the last beat.
+    /// Imbalance at the last beat; 0 before the first one.
     before: f32,
 }
 

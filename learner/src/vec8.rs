@@ -1,5 +1,5 @@
-//! Arithmetic over vectors of eight values ([`Vec8`]), with the same order of operations on all machines. The learner's
-//! features, policies and optimizer use it at each beat (learning step).
+//! Arithmetic over vectors of eight values ([`Vec8`]), with the same order of operations on all machines. The learner
+//! uses it at each beat (learning step).
 //!
 //! The functions are inlined into functions that [`pulp`] compiles for the machine's vectors. There a loop
 //! over eight values becomes one or two instructions.
@@ -8,7 +8,7 @@ use pulp::Simd;
 
 /// Values per [`Vec8`].
 pub const VEC8_LEN: usize = 8;
-/// Eight values. The machine's vectors may be shorter.
+/// Eight values. The machine's vectors may be shorter, but not longer: `pulp` is built with AVX2 as its widest set.
 pub type Vec8 = [f32; VEC8_LEN];
 
 /// Smallest magnitude that is kept. Smaller values become 0, because denormal numbers are slow.
@@ -32,13 +32,13 @@ pub fn sum(values: Vec8) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
-/// Computes the inner products of `a` with `b` and with `c`, of equal length. The order of additions does not
-/// depend on the vector width.
+/// Computes the inner products of `a` with `b` and with `c`, of equal length. Machine vectors of eight values load `a`
+/// only once. The order of additions does not depend on the vector width.
 #[inline(always)]
 pub fn dots<S: Simd>(simd: S, a: &[Vec8], [b, c]: [&[Vec8]; 2]) -> [f32; 2] {
     let (a, b, c) = (a.as_flattened(), b.as_flattened(), c.as_flattened());
-    // Eight running sums per product: in one machine vector of eight values, or else in an array. Both add the same
-    // values in the same order.
+    // Eight running sums per product: in one machine vector of eight values, or else in an array. Both add in the same
+    // order. A fused multiply-add does not round the product, so the last bits may differ.
     if size_of::<S::f32s>() == size_of::<Vec8>() {
         let mut totals = [simd.splat_f32s(0.0); 2];
         let (b, c) = (S::as_simd_f32s(b).0, S::as_simd_f32s(c).0);
@@ -90,7 +90,8 @@ pub fn product<S: Simd>(simd: S, matrix: &[Vec8], features: &[f32], product: &mu
     }
 }
 
-/// Same as `product`, for rows of `WIDTH` vectors. Processes four rows at a time, to spare branches.
+/// Same as `product`, for rows of `WIDTH` vectors, so that the sums stay in registers. Processes four rows at a time,
+/// to spare branches.
 #[inline(always)]
 fn sums_of_rows<S: Simd, const WIDTH: usize>(
     simd: S,
@@ -118,7 +119,8 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     product.copy_from_slice(&sums);
 }
 
-/// Writes the products of `a` and `b`, element by element, for as many vectors as `product` has.
+/// Writes the products of `a` and `b`, element by element, for as many vectors as `product` has. `b` may begin inside a
+/// vector, so that a caller can multiply shifted values.
 #[inline(always)]
 pub fn multiply<S: Simd>(simd: S, product: &mut [Vec8], a: &[Vec8], b: &[f32]) {
     let (product, a) = (product.as_flattened_mut(), a.as_flattened());
@@ -146,8 +148,8 @@ pub fn flush_tiny(value: f32) -> f32 {
     if value.abs() < TINY { 0.0 } else { value }
 }
 
-/// Computes the exponential of values up to 0, to two units in the last place. Values below -87 count as -87, because
-/// their exponentials are subnormal or 0. The softmax needs no values above 0.
+/// Computes the exponential of values up to 0, with a relative error below 3e-7. Smaller values than -87 count as -87:
+/// a little further down the exponentials are subnormal. The softmax needs no values above 0.
 #[inline(always)]
 pub fn exp<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     /// 1.5 * 2^23. Adding and subtracting it rounds to an integer, which the low bits hold in between.
@@ -174,8 +176,8 @@ pub fn exp<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(mantissa), exponent))
 }
 
-/// Converts small integers to floating point; only the low 23 bits count. Puts them into the mantissa of
-/// 2^23, and subtracts 2^23.
+/// Converts small integers to floating point, because [`Simd`] has no conversion. Only the low 23 bits count. Puts them
+/// into the mantissa of 2^23, and subtracts 2^23.
 #[inline(always)]
 pub fn floats<S: Simd>(simd: S, values: S::u32s) -> S::f32s {
     /// From 2^23 on, the last bit of a float counts 1.

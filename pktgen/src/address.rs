@@ -96,7 +96,7 @@ impl Addresses {
     }
 }
 
-/// A flow of either family.
+/// A flow of either family: MAC and IP addresses and UDP ports of the generator's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyFlow {
     /// Flow over IPv4.
@@ -124,8 +124,8 @@ impl AnyFlow {
         }
     }
 
-    /// Writes the headers of a frame with source port `src_port`. Its payload of `payload_len` bytes is
-    /// already in place.
+    /// Writes the headers of a frame, with source port `src_port` in place of the flow's. The frame already holds its
+    /// payload of `payload_len` bytes.
     pub fn emit(&self, src_port: u16, frame: &mut [u8], payload_len: usize) {
         match *self {
             Self::V4(flow) => Flow { src_port, ..flow }.emit(frame, payload_len),

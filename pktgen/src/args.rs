@@ -158,7 +158,8 @@ impl LoadArgs {
         Ok(self.finish(load, cores))
     }
 
-    /// Sets the options that random loads and replays share.
+    /// Sets the options that random loads and replays share. The workers' load is part of the rule for undisturbed
+    /// slices.
     fn finish(&self, load: Load, cores: u32) -> Load {
         Load {
             drain_s: self.drain,

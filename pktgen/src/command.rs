@@ -1,4 +1,4 @@
-//! Implementation of the subcommands, independent of the network.
+//! Implementation of the subcommands. The code for DPDK is in [`network`].
 
 use std::io::Write;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ struct SearchResult<'a> {
     runs: &'a [Report],
 }
 
-/// Searches the highest load that meets the objective.
+/// Searches the highest load that meets the objective. An invalid run counts as a miss.
 fn search(args: &SearchArgs) -> Result<bool, Failure> {
     let cores = args.network.core_count();
     let [low, high] = [args.low, args.high].map(|rate| args.load.load(rate, cores));

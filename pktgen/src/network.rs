@@ -310,8 +310,8 @@ fn stamps_of(device: &Device, requested: Timestamps) -> Result<Result<Stamping, 
     }
 }
 
-/// A running core, for which further threads wait. Dropping it ends their wait, also after an error or a panic of the
-/// core.
+/// Guard that counts a core as busy. Its drop ends that, also after an error or a panic of the core. Finished cores and
+/// the reader of the node's stalls continue until no core is busy.
 struct BusyCore<'a>(&'a AtomicUsize);
 
 impl Drop for BusyCore<'_> {
@@ -365,7 +365,7 @@ fn measure(
     Ok(floor)
 }
 
-/// Opens the device for measuring the floor.
+/// Opens the device for measuring the floor. Returns its only port.
 fn open_floor(eal: &Eal, pool: &MbufPool) -> Result<Option<QueuePort>, Failure> {
     let (_, ports) = Device::open(eal, FLOOR_DEVICE, pool, &DeviceOptions::default())?;
     Ok(ports.into_iter().next())

@@ -3,7 +3,7 @@
 //! scheduler, so the report excludes their time ([`crate::slices`]).
 //!
 //! A leaf is the scheduler process of a rack, an agent that of a worker host. Each copies its counters and its newest
-//! stalls ("pauses" there) to its state file at intervals. Both processes read the same clock, the TSC.
+//! stalls ("pauses" there) to its state file at intervals. The node and this process read the same clock, the TSC.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,8 @@ struct Core {
     count: u64,
     /// Stalls read so far.
     stalls: BTreeSet<PollPause>,
-    /// Tick from which stalls may be missing, because the node overwrote them before they were read.
+    /// Tick from which stalls may be missing, because the node overwrote them before they were read. It is the end of
+    /// the last known stall, or 0.
     unknown_from: Option<u64>,
 }
 
@@ -93,7 +94,7 @@ impl WatchedNode {
     }
 }
 
-/// Reads the node's file repeatedly while `is_running` returns true.
+/// Reads the node's file repeatedly while `is_running` returns true. The file holds only the newest stalls.
 pub fn read_while(node: &mut WatchedNode, is_running: impl Fn() -> bool) {
     while is_running() {
         std::thread::sleep(READ_INTERVAL);
@@ -101,7 +102,7 @@ pub fn read_while(node: &mut WatchedNode, is_running: impl Fn() -> bool) {
     }
 }
 
-/// Returns the number of polls of a core.
+/// Returns the number of polls of a core. It grows with each copy of the counters, even without packets.
 fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
     ["busy_polls", "empty_polls"].iter().filter_map(|name| core.counters.get(name)).sum()
 }

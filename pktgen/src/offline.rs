@@ -1,4 +1,5 @@
-//! Network of a build without DPDK: every command that needs one fails with an explanation.
+//! Module `network` of a build without DPDK, with the same interface. Every command that needs a network fails with an
+//! explanation.
 
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::report::Report;

@@ -51,7 +51,7 @@ impl<P: Port> Reflector<P> {
 }
 
 /// Turns the frame of a task or of a neighbour request into its answer, from the host with MAC address `mac`.
-/// Returns false for all other frames.
+/// Returns false for all other frames. Also answers the tasks of the generator's own floor measurement.
 #[inline]
 pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
     if buf.bytes().len() < ether::LEN {

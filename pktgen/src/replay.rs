@@ -85,7 +85,8 @@ impl Replay {
         self.trace.tasks().len() as f64 / self.pass_s
     }
 
-    /// Returns an upper bound of the number of tasks in any second.
+    /// Returns an upper bound of the number of tasks in any second. The size of the ring of outstanding tasks depends
+    /// on it.
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
         let (tasks, second) = (self.trace.tasks(), (1e9 * self.speed) as u64);

@@ -48,7 +48,7 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// Assumes that the device's clock was read in the middle of the reading.
+    /// Creates the anchor of a reading. Assumes that the device's clock was read in its middle.
     fn of((before, device, after): ClockReading) -> Self {
         let width = after.saturating_sub(before);
         Self { ticks: before + width / 2, device, width }
@@ -253,7 +253,8 @@ impl Stamps {
         settable
     }
 
-    /// Returns the deviation of the stamp clock from its last reading and its rate, in our ticks.
+    /// Returns the lead of the stamp clock in this reading over its extrapolation from the last one, in our ticks.
+    /// Negative if it lags.
     fn deviation(&self, reading: Anchor) -> f64 {
         let device = reading.device.wrapping_sub(self.last.device).cast_signed();
         device as f64 * self.rate - reading.ticks.wrapping_sub(self.last.ticks).cast_signed() as f64
@@ -448,8 +449,9 @@ mod tests {
             (stamps, day)
         }
 
-        /// Polls a packet that arrived `ago` ns before its burst, at which the stamping clock shows
-        /// `wall_ns`. Returns the converted time of the packet, and its true time.
+        /// Polls a burst, 300 us after the last one, with a packet that arrived `ago` ns before. `wall_ns` is the
+        /// time of the burst by the clock that stamped the packet. Returns the packet's converted time and its true
+        /// time.
         fn burst(&self, stamps: &mut Stamps, ago: u64, wall_ns: u64) -> (Option<u64>, u64) {
             let now = self.ticks.fetch_add(300_000, Relaxed) + 300_000;
             stamps.refresh(now);

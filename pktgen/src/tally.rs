@@ -141,7 +141,7 @@ impl Tally {
         self.clock = clock;
     }
 
-    /// Records a clock reading of the loop.
+    /// Records a clock reading of the loop. A long gap between two readings is a stall.
     #[inline(always)]
     pub(crate) fn record_reading(&mut self, now: u64) {
         self.pauses.look(now);
@@ -207,7 +207,7 @@ impl Tally {
         self.records = Some(TaskRecords::new(tasks));
     }
 
-    /// Counts a task that will not be sent.
+    /// Counts a task that will not be sent. Unlike a lost task, it has no latency.
     pub(crate) fn count_unsent(&mut self, due: u64, service_ns: u32, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
         if let Some(records) = &mut self.records {

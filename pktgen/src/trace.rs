@@ -125,7 +125,7 @@ impl Trace {
         &self.tasks
     }
 
-    /// Returns the highest class of a task.
+    /// Returns the highest class of a task, as the number of classes to report.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.classes.len()
@@ -145,7 +145,7 @@ impl Trace {
         sum / self.tasks.len() as f64
     }
 
-    /// Returns the size of the largest requested frame, in bytes.
+    /// Returns the largest minimum frame size of a task, in bytes.
     #[must_use]
     pub fn size_max(&self) -> usize {
         self.tasks.iter().map(|task| usize::from(task.size)).max().unwrap_or_default()
@@ -346,8 +346,8 @@ fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut TraceBuilder) -> Result<(), 
     }
 }
 
-/// Parses the task in a frame, or returns the frame's kind. Checksums are ignored: most machines capture
-/// packets before the device fills them in.
+/// Parses the task in a frame. For any other frame, returns the kind under which it counts as skipped. Checksums are
+/// ignored: most machines capture packets before the device fills them in.
 fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     if frame.len() < ether::LEN {
         return Err("runt");

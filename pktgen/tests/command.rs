@@ -135,8 +135,8 @@ mod dpdk {
         }
     }
 
-    /// Runs the generator against a reflector in another process with this number of queues, over memif. Adds
-    /// options that the command leaves out. `name` separates the sockets of tests.
+    /// Runs the generator against a reflector in another process with this number of queues, over memif. Adds the
+    /// device, short times, the seed, and a missing destination. `name` separates the sockets of tests.
     fn run(name: &str, queues: &str, command: &[&str]) -> Output {
         let socket = format!("socket=@wedjat-pktgen-{name}-{}", std::process::id());
         let server = format!("net_memif0,role=server,{socket}");

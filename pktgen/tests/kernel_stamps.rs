@@ -63,6 +63,7 @@ impl Net {
 }
 
 impl Drop for Net {
+    /// Ends the reflector, and deletes the namespace with the veth pair.
     fn drop(&mut self) {
         if let Some(reflector) = &mut self.reflector {
             let _ = reflector.kill();

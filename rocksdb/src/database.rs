@@ -148,7 +148,7 @@ pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     })
 }
 
-/// An open database. Any number of processes and threads may read one that [`Database::open`] opened.
+/// An open database. Threads may share it, and several processes may open the same folder by [`Database::open`].
 pub struct Database {
     // Order matters: the database is dropped last.
     /// Default options of each read.

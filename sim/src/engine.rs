@@ -86,7 +86,7 @@ pub struct Worker {
     pub speed: f64,
 }
 
-/// Random streams of a run, one per purpose.
+/// Random streams of a run, one per purpose, so that draws for one purpose do not change those for another.
 #[derive(Clone, Debug)]
 pub struct Streams {
     /// Gaps between arrivals.
@@ -199,7 +199,7 @@ pub struct Engine<T> {
     imbalance: Histogram<u64>,
     /// True if the run computes the digest, and awaits the replies in flight at its end.
     has_digest: bool,
-    /// Digest of all tasks that have ended so far.
+    /// Digest of all tasks that have completed so far, without lost ones.
     digest: Digest,
 }
 
@@ -336,7 +336,8 @@ impl<T> Engine<T> {
         !is_lost
     }
 
-    /// Sends the reply to a task, unless its packet is lost. Returns false for a lost packet.
+    /// Sends the reply to a completed task. Removes the task and returns false if the packet is lost. The task still
+    /// counts as completed.
     #[inline]
     pub fn reply(&mut self, hops: u32, task: u32) -> bool {
         let is_lost = self.loses();
@@ -349,7 +350,8 @@ impl<T> Engine<T> {
         !is_lost
     }
 
-    /// Counts a reply or report that is sent, if the run awaits them (with a digest).
+    /// Counts a reply or report that is sent, in a run with a digest. Such a run awaits all of them, because its record
+    /// contains the number of answered tasks.
     #[inline]
     pub fn await_reply(&mut self) {
         self.awaited += u64::from(self.has_digest);
@@ -418,7 +420,8 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Queues a benchmark task at its worker, which runs it when it has no other task. Removes it from a full queue.
+    /// Queues a benchmark task at its worker, which runs it when it has no other task. If the queue is full, removes
+    /// the task.
     fn benchmark_at_worker(&mut self, index: usize, task: u32) {
         let worker = &mut self.workers[index];
         if worker.benchmarks.len() == BENCHMARKS_MAX {
@@ -465,7 +468,7 @@ impl<T> Engine<T> {
         self.schedule_completion(core);
     }
 
-    /// Removes and returns all tasks of a shared core.
+    /// Removes and returns all tasks of a shared core, whose worker fails or leaves.
     pub fn clear_core(&mut self, core: usize) -> Vec<u32> {
         self.cores[core].clear()
     }

@@ -23,7 +23,7 @@ pub struct Failure {
     pub messages: usize,
     /// Time from the failure until the last leaf is notified, in us.
     pub notice_us: f64,
-    /// Tasks lost in that time.
+    /// Expected number of tasks lost in that time.
     pub aborted: f64,
     /// Lost tasks as a fraction of all tasks submitted in that time.
     pub share: f64,
@@ -33,7 +33,7 @@ pub struct Failure {
 }
 
 /// Simulates `failures` independent failures, each of a random spine switch. All of them hit the same placement of
-/// pools and schedulers.
+/// pools and schedulers. Draws the delays of notices, and computes lost tasks from the load without simulating tasks.
 ///
 /// # Errors
 /// If the pools do not fit.

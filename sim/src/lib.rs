@@ -92,7 +92,7 @@ pub fn rows_of(cells: Vec<Cell>, args: &SimArgs) -> Result<Vec<Row>, String> {
     rows_while(cells, args, &|| true)
 }
 
-/// Permission for the next run, asked before each.
+/// Function that returns true if the next run may start. It limits the time of a node's own simulations.
 pub type MayRun<'a> = dyn Fn() -> bool + Sync + 'a;
 
 /// Like [`rows_of`], as long as further runs are permitted.
@@ -146,7 +146,7 @@ impl Runs {
 /// Adds the runs of several threads to the results, in the order of the jobs. A job is one run. At most one run
 /// per thread waits for its turn.
 struct ResultQueue {
-    /// Number of the next job, and the results. The first error replaces them.
+    /// Number of the job whose turn it is, and the results. The first error replaces the results.
     state: Mutex<(usize, Result<Results, String>)>,
     /// Notified after each change of the state.
     changed: Condvar,

@@ -53,8 +53,8 @@ impl Model {
         }
     }
 
-    /// Refuses runs that are too long, and loads that contradict the arrivals. Fabrics detect such loads only when
-    /// they run.
+    /// Refuses a run that is too long, and arrivals that cannot have the given load, before the first row runs. A
+    /// fabric detects such arrivals only when it runs.
     ///
     /// # Errors
     /// The reason and the allowed values.
@@ -101,7 +101,8 @@ impl Model {
         }
     }
 
-    /// Returns the number of tasks of a run; for `slots`, the expected number.
+    /// Returns the number of tasks of a run, for the progress bar and the limit on recorded results. For `slots` it is
+    /// the expected number.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         match self {
@@ -117,7 +118,8 @@ impl Model {
 }
 
 impl Cell {
-    /// Creates the cell of a policy in model `ct`, without swept flags. `name` is the policy's name in the row.
+    /// Creates the cell of a policy in model `ct`, without swept flags, for callers that plan their own runs, such as
+    /// the advice. `name` is the policy's name in the row.
     #[must_use]
     pub fn of_policy(name: &str, config: ct::Config) -> Self {
         let subject = RowLabels {

@@ -43,17 +43,18 @@ pub struct Outcome {
     pub resubmits: u64,
     /// Decisions of leaves and spines together.
     pub decisions: u64,
-    /// Longest queue divided by the mean queue, in thousandths.
+    /// Samples during the run of the longest queue divided by the mean queue, in thousandths.
     pub imbalance: Histogram<u64>,
-    /// Lost tasks.
+    /// Lost tasks, including those that the run ended without completing.
     pub lost: u64,
-    /// True if the fraction of tasks lost to full queues counts as an overflow.
+    /// True if full queues rejected too many tasks for a stable run. [`grows`] does not detect this, because a full
+    /// queue stops growing. Only model `nodes` sets it.
     pub overflows: bool,
     /// Traffic between nodes, in models with nodes.
     pub passed: Option<ForwardedTasks>,
     /// Response times by class, and slowdowns, if measured.
     pub classes: Option<ClassTimes>,
-    /// Digest of all tasks, if requested.
+    /// Digest of the completed tasks and number of answered ones, if requested.
     pub record: Option<Record>,
     /// All tasks, if requested, in the order in which they ended; the tasks of a fabric by part.
     pub ended: Vec<Task>,
@@ -92,8 +93,8 @@ impl Outcome {
         self.overflows || grows(&self.fifths, self.servers)
     }
 
-    /// Adds another part of the same system over the same time, for example another pool. Parts have no
-    /// digest and no traffic between nodes.
+    /// Adds another part of the same system over the same time, for example another pool. Does not add `record` and
+    /// `passed`, which parts do not have.
     pub fn add(&mut self, mut other: Self) {
         self.ended.append(&mut other.ended);
         if let (Some(all), Some(classes)) = (&mut self.classes, &other.classes) {
@@ -132,7 +133,8 @@ pub struct Row {
     pub p99_ci95: f64,
     pub unit: &'static str,
     pub messages_per_task: f64,
-    /// Fraction of the decisions: one per task, or two if a spine chooses a rack first.
+    /// Fraction of the decisions that would need two passes through a switch. A task has one decision, or two if a
+    /// spine chooses a rack first.
     pub resubmit_fraction: f64,
     /// 99th percentile of the longest queue over the mean queue. Sampled every 50 us, in `ct` every mean
     /// service time, and in `slots` every ten slots.
@@ -212,6 +214,7 @@ impl Row {
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
         let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));
         let lost = sum(|o| o.lost);
+        // The simulator refuses a digest for several seeds, so a record belongs to the only run.
         let record = outcomes[0].record;
         let forwards = outcomes[0].passed.is_some();
         // Returns a number of forwarded tasks divided by the number of all tasks; `None` in models without nodes.

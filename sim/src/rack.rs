@@ -143,7 +143,7 @@ pub struct Route<P> {
     pub rack: u16,
     /// True if the spine chose the rack from its idle list, the list of racks with idle workers.
     pub idle_selected: bool,
-    /// Packet of the task, in lockstep.
+    /// Packet of the task in lockstep, which drives real leaf processes; `()` in this model.
     pub packet: P,
 }
 
@@ -224,7 +224,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
     run_watched(config, ())
 }
 
-/// Runs the model with a watcher on the leaves' dispatchers.
+/// Runs the model with a watcher on the leaves' dispatchers. A test replays the events at the dataplane's leaf.
 ///
 /// # Errors
 /// Same as for [`run`].

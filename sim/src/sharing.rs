@@ -83,8 +83,8 @@ impl fmt::Display for SharingTimes {
 }
 
 impl SharingTimes {
-    /// Converts the times to ticks by `ticks`, which takes nanoseconds. `default_slots` applies if no number of slots
-    /// is given.
+    /// Converts the times to ticks by `ticks`, which takes nanoseconds. A quantum has at least one tick, so that rounds
+    /// advance. `default_slots` applies if no number of slots is given.
     #[must_use]
     pub fn sharing(&self, ticks: impl Fn(f64) -> u64, default_slots: usize) -> Sharing {
         let slots = self.slots.unwrap_or(default_slots);
@@ -158,7 +158,8 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         self.round.len() < self.sharing.slots
     }
 
-    /// Returns the number of full quanta that the tasks of the round have received before `now`.
+    /// Returns the number of full quanta that the tasks of the round have received before `now`. Workers report it to
+    /// policies that break ties by it (JSQ-MSQ).
     pub fn quanta(&mut self, now: u64) -> u64 {
         self.advance(now);
         self.quanta
@@ -175,7 +176,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         }
     }
 
-    /// Runs a task without interruption. The round must be empty.
+    /// Runs a benchmark task, which no other task may interrupt. The round must be empty.
     pub fn run_exclusively(&mut self, now: u64, task: T, service: u64) {
         self.exclusive = Some((task, now, now + service));
     }
@@ -297,14 +298,16 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         Some(turn.started)
     }
 
-    /// Sets the service times, from `service`, of all tasks in the round that start after `now`.
+    /// Applies a change of the worker's speed: sets the service times, from `service`, of all tasks in the round that
+    /// start after `now`.
     pub fn set_service(&mut self, now: u64, service: impl Fn(T) -> u64) {
         self.advance(now);
         let later = self.round.iter_mut().filter(|turn| turn.started > now);
         later.for_each(|turn| turn.left = service(turn.task));
     }
 
-    /// Removes and returns all tasks: the exclusive one, then those of the round in their order.
+    /// Removes and returns all tasks of a worker that fails or leaves: the exclusive one, then those of the round in
+    /// their order.
     pub fn clear(&mut self) -> Vec<T> {
         let exclusive = self.exclusive.take().map(|(task, ..)| task);
         (self.not_started, self.quanta, self.scheduled) = (0, 0, None);

@@ -32,7 +32,7 @@ const SAMPLE_SLOTS: u64 = 10;
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Mean number of tasks that each server can complete per slot.
+    /// Mean number of tasks that each server can complete per slot. The mean over the servers must be 1.
     pub speeds: Vec<f64>,
     /// Number of dispatchers.
     pub dispatchers: usize,
@@ -92,7 +92,7 @@ struct Node {
     /// The dispatcher, and its waiting tasks with number and arrival slot. All tasks of a slot wait until the
     /// dispatcher decides.
     dispatcher: QueueingDispatcher<(u64, u64)>,
-    /// Queues at the beginning of the slot, plus the tasks that this dispatcher has sent since.
+    /// Queues that probes read: those at the beginning of the slot, plus the tasks that this dispatcher has sent since.
     queues: Arc<[AtomicU32]>,
 }
 
@@ -122,7 +122,7 @@ struct Sim<'a> {
 /// Runs the model.
 ///
 /// # Errors
-/// If a slot has more arrivals than can be drawn.
+/// If the mean number of arrivals per dispatcher and slot is not positive, or too large for the Poisson generator.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     run_counting(config).map(|(outcome, _)| outcome)
 }
@@ -271,7 +271,7 @@ impl<'a> Sim<'a> {
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
         if self.config.policy.entry().holds() {
-            // Policies that measure response times see the end of the slot.
+            // Some policies that hold tasks measure response times. These last until the end of the slot.
             nodes.iter_mut().for_each(|node| node.dispatcher.tick((*slot + 1) * SLOT_NS));
         }
         for (index, server) in servers.iter_mut().enumerate() {

@@ -22,7 +22,7 @@ pub enum Event {
     Offer(Option<Pick>),
     /// Reply of a member.
     Reply(Report),
-    /// Load report of a member outside the reply to a task.
+    /// Load report of a member outside the reply to a client's task, for instance after a benchmark task.
     Refresh(Report),
 }
 
@@ -65,7 +65,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
         Self { dispatcher: QueueingDispatcher::unbounded(dispatcher), watcher }
     }
 
-    /// Records an arrival, whether or not it is offered now.
+    /// Records an arrival. An arrival behind waiting tasks has no offer yet, and an offer does not hold the task.
     #[inline]
     pub fn note_arrival(&self, task: Task) {
         self.watcher.note(Event::Arrival(task));
@@ -104,7 +104,8 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.watcher.note(Event::Offer(pick));
     }
 
-    /// Removes and returns the longest waiting task, if any, by [`QueueingDispatcher::pop`].
+    /// Removes and returns the longest waiting task, if any, by [`QueueingDispatcher::pop`]. Drains the queue of a
+    /// failed leaf, so it records nothing.
     pub fn pop(&mut self) -> Option<u32> {
         self.dispatcher.pop()
     }
@@ -144,7 +145,8 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.dispatcher.holds_tasks()
     }
 
-    /// Returns true if a waiting task may use a place that another core released; see [`Dispatcher::may_release`].
+    /// Returns true if tasks wait and any core may take a credit of a member, for instance after its release by another
+    /// core; see [`Dispatcher::may_release`].
     #[inline]
     pub fn may_release(&self) -> bool {
         self.dispatcher.may_release()

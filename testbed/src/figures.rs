@@ -298,7 +298,8 @@ fn table(figure: &Figure, lines: &[Series]) -> String {
     text
 }
 
-/// Plots lines over x. Unstable points have no value and are left out.
+/// Plots lines over x. Leaves out unstable points: their queues grew or overflowed, so their response times depend on
+/// the length of the run.
 fn plot(figure: &Figure, lines: &[Series]) -> Result<String, String> {
     let stable = |points: &[(f64, Row)]| -> Vec<Point> {
         let stable = points.iter().filter(|(_, row)| !row.unstable);

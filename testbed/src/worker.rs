@@ -116,7 +116,8 @@ impl ServiceTotals {
     }
 }
 
-/// Serves tasks that share the core: each runs for a quantum of time in turn, and leaves the core at its yield points.
+/// Serves tasks that share the core, so that short tasks do not wait for long ones. Each runs for a quantum of time in
+/// turn, and leaves the core at a yield point.
 /// A task's service time excludes the time of other tasks.
 fn serve_shared(
     worker: &mut Worker,

@@ -32,7 +32,8 @@ fn advise(folder: &Path, arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout(&testbed(folder, &[&common[..], arguments].concat()))).unwrap()
 }
 
-/// Writes `tasks.csv` with the tasks of a simulation under `random` of 8 workers with a mean service time of 55 us.
+/// Writes `tasks.csv` with the tasks of a simulation of 8 workers with a mean service time of 55 us. `arguments` give
+/// the policy.
 fn write_log(folder: &Path, arguments: &[&str]) {
     let service = "mix(0.9*exp(50us),0.1*exp(100us))";
     let common = ["sim", "--model", "ct", "--servers", "8", "--dispatchers", "1", "--classes"];
@@ -210,7 +211,7 @@ fn messages_equal_the_golden_file() {
     let log_text = log(1, "jsq", 1200);
     write("unnamed.csv", &format!("{}{log_text}", header.replace("worker", "note")));
     write("untimed.csv", &format!("{}{log_text}", header.replace("service_ns", "note")));
-    // 1.5 us of work each microsecond for two workers: a load of 0.75; for one of them 1.5.
+    // 2.5 us of work each microsecond for two workers: a load of 1.25. In runs.csv, 1.5 us: a load of 0.75.
     write("overload.csv", &format!("{header}{}", log_text.replace(",1500,", ",2500,")));
     write("runs.csv", &format!("{header}{log_text}{}", log(2, "random", 1200)));
     let mut text = String::new();

@@ -42,7 +42,7 @@ fn leaf(folder: &Path, sockets: &str, policy: &str) -> Process {
     leaf
 }
 
-/// Runs `wedjat advise` at the node, with short simulations and more options. Returns its JSON.
+/// Runs `wedjat advise` at the node, with short simulations and the options `more`. Returns its JSON.
 fn advise(state: &Path, more: &[&str]) -> Value {
     let mut command = command("wedjat");
     command.arg("advise").arg("--node").arg(state);
@@ -168,14 +168,14 @@ fn leaf_under_auto_leaves_a_bad_policy() {
     assert!(decision.contains("instead of random"), "{pool}");
     assert_eq!(pool["auto"]["objective"], "p99", "{pool}");
 
-    // The file still says the same, so that a reload changes nothing.
+    // The configuration file still has the `auto` policy, so that a reload changes nothing.
     let reload = connect().reload(false).unwrap();
     assert!(reload.changes.is_empty(), "{:?}", reload.changes);
     let after = shown_pool(&state);
     assert_eq!(after["auto"]["objective"], "p99", "{after}");
     assert_ne!(after["policy"], "random", "{after}");
 
-    // A capture by a client goes first, and `--apply` leaves the choice to the node.
+    // The client's capture ends a capture by the node. `--apply` leaves the choice to the node.
     let report = advise(&state, &["--apply"]);
     let reason = report["applied"]["reason"].as_str().unwrap();
     assert!(reason.contains("the node chooses this pool's policy itself"), "{report}");

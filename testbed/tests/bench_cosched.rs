@@ -1,7 +1,8 @@
 //! `bench-cosched` in a small run: it measures and counts everything. The results themselves are not
 //! asserted. It runs a batch job beside a worker under several ways to limit the batch (arms), in windows of
 //! time. Bars are required values. A window is discarded if threads of other programs took too much CPU time in it.
-//! The objective is a percentile of the worker's response times. A window violates it by a higher percentile.
+//! The objective is an upper bound of a percentile of the worker's response times. A window with a higher
+//! percentile violates it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! `bench-host` with few samples: it measures an agent's hand-over of tasks to the workers of its host, and the
-//! recovery from a killed worker. Under the policy `cfcfs`, one queue holds the tasks of all workers. It finds a bound
-//! on the tasks of a worker. The machine's speed is not asserted. Tasks of undisturbed slices of the time count; the
-//! rest, during pauses of the machine, is excluded.
+//! recovery from a killed worker. Under the policy `cfcfs`, one queue holds the tasks of all workers, and the policy
+//! chooses a bound on the tasks at a worker. The machine's speed is not asserted. Tasks due in undisturbed time slices
+//! count; tasks due in slices with a pause of the machine are excluded.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +21,7 @@ fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.args(["bench-host", "--rounds", "1", "--tasks", "200", "--format", "json"]);
     let output = command.args(arguments).output().unwrap();
-    // The exit code is 1, without figures, if an answer was wrong or a task was lost without a killed worker.
+    // The exit code is 1, without figures, if an answer was wrong or a kill cost more than the killed worker's tasks.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
@@ -50,8 +50,8 @@ fn loaded_agent_reports_central_queue_measurements() {
         keys.sort_unstable();
         assert_eq!(keys, ["against", "name", "ratio", "samples", "unit", "value"], "{figure}");
     }
-    // Value of a figure by its name. Returns `None` for an infinite value: tasks of a time in which the machine stalls
-    // may never be answered.
+    // Value of a figure by its name. `None` for an infinite one: tasks due in a stall of the machine may never be
+    // answered.
     let figure = |name| {
         let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
         figure["value"].as_f64()
@@ -87,7 +87,7 @@ fn killed_workers_cost_their_own_tasks_only() {
     assert!(resumed.len() == 2 && resumed.iter().all(|&ms| ms > 0.0), "{resumed:?}");
     let worst = figure("killed_worker_replies_resume_worst")["value"].as_f64().unwrap();
     assert_eq!(worst, resumed[0].max(resumed[1]));
-    // A killed worker has at most two tasks.
+    // The policy of these runs, `jbsq(k=2)`, bounds each worker to two tasks.
     let lost = samples("killed_worker_tasks_lost");
     assert!(lost.len() == 2 && lost.iter().all(|tasks| (0.0..=2.0).contains(tasks)), "{lost:?}");
 }

@@ -39,7 +39,8 @@ fn emulated_workers_report_queues_in_messages() {
         let [queue_reports, _unsent] = rack.queue_reports;
         let sent = if asks { rack.probe_answers } else { queue_reports };
         let received = if asks { Counter::ProbeAnswers } else { Counter::QueueReports };
-        // Each end counts far more messages than registration alone would need. The counts may differ by those under way.
+        // Each end counts far more messages than registration alone would need. The counts may differ by the messages
+        // in flight.
         assert!(sent > 1_000 && count(received) > 1_000, "{policy}: {rack}");
         // All eight workers registered, and the leaf excluded none.
         assert_eq!((count(Counter::Registrations) >= 8, count(Counter::WorkersLost)), (true, 0));
@@ -47,7 +48,8 @@ fn emulated_workers_report_queues_in_messages() {
 }
 
 /// Serves a load with a leaf under this policy. `reports` is the leaf's setting: workers report their queues
-/// in replies, or in messages. Returns the leaf and the rack's report.
+/// in replies, or in messages. Checks that the rack served all tasks and that both ledgers balance. Returns the leaf
+/// and the rack's report.
 fn serve(policy: &str, reports: &str) -> (Leaf<RingPort, FramePool>, Report) {
     let registers = reports == "messages"; // workers of the rack then register
     let text = format!(

@@ -9,7 +9,8 @@ use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::script::{Action, Step};
 use wedjat_testbed::sim::{SimArgs, plan, rack};
 
-/// Builds the model configuration of these flags. Its nodes act like processes.
+/// Builds the simulator's configuration with several racks. Its leaves tick like leaf processes, and its workers run no
+/// benchmark tasks, so that both runs make equal decisions.
 fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
     let text = |text: &str| Some(text.to_owned());
     let args = SimArgs {
@@ -31,8 +32,8 @@ fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
     }
 }
 
-/// Asserts that no node reported a fault, and that none received a task or signal from the wrong sender. An ended node
-/// has no counters.
+/// Asserts that no node reported a fault, and that none dropped a packet for lack of a member, from an unknown or
+/// spoofed sender, or for the wrong pool. An ended node has no counters.
 fn assert_right(report: &Report, name: &str) {
     assert_eq!(report.faults, Vec::<String>::new(), "{name}");
     for (node, counted) in
@@ -93,7 +94,7 @@ fn ended_leaf_is_excluded_within_50_ms() {
         );
         let last_ns = report.chosen_after_ns[&1];
         // Time from the leaf's end. The leaf sent its last heartbeat at most 10 ms before its end, and counts as silent
-        // 30 ms after it. The last task chosen for it is a little earlier.
+        // 30 ms after that heartbeat. The spine chose the last task for it a little earlier.
         assert!((18_000_000..50_000_000).contains(&last_ns), "{name}: {last_ns}");
         let spine = &report.counted[0];
         assert_eq!(spine["workers_lost"], 1, "{name}");

@@ -23,7 +23,7 @@ const SKIPPED_MAX: usize = 16;
 /// Programs whose commands are checked.
 const PROGRAMS: [&str; 3] = ["wedjat", "wedjat-pktgen", "wedjat-testbed"];
 
-/// Returns the folder of the commands.
+/// Returns the folder of the built programs, which the pages' commands run.
 fn bin() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).parent().unwrap()
 }
@@ -96,8 +96,9 @@ for file in spine leaf agent; do
 done
 "#;
 
-/// Leaf on veth with drained workers, to which a client has sent 60 tasks; a host that sends replies from a foreign
-/// address; and a leaf.toml with a core that does not exist.
+/// Commands that cause the faults of the page on troubleshooting: a leaf on veth with drained workers, to which a
+/// client has sent 60 tasks; a host that sends replies from a foreign address; and a leaf.toml with a core that does
+/// not exist.
 const FAULTS: &str = r#"
 {page docs/tutorials/first-tasks.md 1}
 {page docs/tutorials/first-tasks.md 2}
@@ -120,7 +121,7 @@ ip netns exec wedjat-worker python3 packets.py 10.0.2.99 10.0.1.2 0 &
 until wedjat state /dev/shm/wedjat-first | grep -q spoofed_reply; do sleep 0.1; done
 "#;
 
-/// Command that writes a leaf's file with the settings of the page, for its checks.
+/// Command that writes the leaf's file that the page on a secure rack describes and checks, but never writes.
 const SECURED: &str = r#"
 cat >/etc/wedjat/leaf1.toml <<'END'
 [leaf]
@@ -157,7 +158,8 @@ const ELSEWHERE: [&str; 3] = [
     "docs/howto/return-replies-directly.md",
 ];
 
-/// Declares a test that runs a page, for each name and page. A macro gives each page a test of its own.
+/// Declares a test that runs a page, for each name and page, and the list of these pages. Thus each page has a test of
+/// its own, and `every_page_has_a_test` compares the list with docs/.
 macro_rules! pages {
     ($($name:ident: $page:expr,)*) => {
         $(#[test]
@@ -385,7 +387,7 @@ fn unknown_word<'a>(command: &'a str, known: &mut BTreeMap<Vec<&'a str>, Help>) 
         let is_name = word.starts_with(|letter: char| letter.is_ascii_lowercase());
         if let Some(option) = word.strip_prefix("--") {
             let name = format!("--{}", option.split('=').next()?.trim_end_matches(['`', ',']));
-            // An option that is named without the subcommand belongs to `run`.
+            // Text may name an option with the program only: such an option belongs to `run`.
             let of_run =
                 if path.len() == 1 { self::help(&[path[0], "run"]).text } else { String::new() };
             let is_there = |end: char| {

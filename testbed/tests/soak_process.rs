@@ -1,5 +1,5 @@
-//! Leaf and agent processes over memif, paused, killed and restarted in emulated time: they equal the nodes
-//! in memory. The testbed gives each node its turns, and injects the faults of a plan.
+//! Leaf and agent processes over memif, paused, killed and restarted in emulated time: their results equal those of
+//! nodes in memory. The testbed gives each node its turns, and injects the faults of a plan.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -8,7 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs 200 tasks with nodes in memory or as processes (`nodes`) under these faults. Returns the JSON report.
+/// Runs 200 tasks with nodes in memory or as processes (`nodes`) under these faults. Returns the JSON report. Processes
+/// run the `wedjat` program beside the testbed's, which cargo does not build for this test.
 fn run(nodes: &str, faults: &str, seed: u64) -> Value {
     let binary = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     let leaf = binary.with_file_name("wedjat");
@@ -25,7 +26,8 @@ fn run(nodes: &str, faults: &str, seed: u64) -> Value {
 // promise: emulated-time.2
 #[test]
 fn faulty_processes_match_nodes_in_memory() {
-    // Each kind of fault: shares of packets, a cut link, a paused and a killed node, with their times.
+    // Each kind of fault: fractions of lost, duplicated, reordered and corrupted packets, then a cut link, a paused
+    // node and a killed node, with their times.
     let every_kind = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\
                     kill=agent2@3ms..5ms";
     for (faults, seed) in

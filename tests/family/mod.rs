@@ -41,7 +41,7 @@ impl Family {
         if text.contains("fd00:") { Self::V6 } else { Self::V4 }
     }
 
-    /// Returns the text with addresses of this family.
+    /// Returns the text with addresses of this family in place of 10.0.0.0 to 10.0.9.255, and with its prefix lengths.
     pub fn text(self, text: &str) -> String {
         if self == Self::V4 {
             return text.to_owned();
@@ -59,7 +59,8 @@ impl Family {
         text
     }
 
-    /// Translates an IPv4 or ARP frame to this family. Other frames stay unchanged.
+    /// Translates a UDP frame of IPv4 or an ARP frame to this family. Panics over IPv6 if such a frame is invalid.
+    /// Frames of other EtherTypes stay unchanged.
     pub fn frame(self, frame: &[u8]) -> Vec<u8> {
         let ether_type = if frame.len() < ether::LEN { 0 } else { ether::ether_type(frame) };
         match (self, ether_type) {
@@ -105,7 +106,7 @@ fn message(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Translates a frame of either family to IPv4 or ARP. Other kinds of frames stay unchanged.
+/// Translates a UDP frame of either family to IPv4, and neighbour discovery to ARP. Other frames stay unchanged.
 pub fn as_v4(frame: &[u8]) -> Vec<u8> {
     if frame.len() < ether::LEN || ether::ether_type(frame) != ether::IPV6 {
         return frame.to_vec();

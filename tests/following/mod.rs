@@ -81,12 +81,13 @@ pub fn survive_spine_and_controller_loss(family: Family) {
     // Sends these tasks and waits until all are answered.
     switch.ask(0..500);
 
-    // One spine dies. The idle standby has the racks and takes over the address without a command.
+    // One spine dies. Without a command, the controller links the racks to the idle standby, which then announces the
+    // address.
     drop(spine.end("-KILL"));
     // The switch discards frames to the dead spine from now on.
     switch.wires.dead.extend([CLIENTS[0], DOWN[0]]);
     let died = Instant::now();
-    // The index of the spine that last announced the address.
+    // `serving` is the index of the spine that last announced the address.
     while switch.serving == 0 {
         switch.poll();
         assert!(died.elapsed() < TIMEOUT, "the standby has not announced the address");
@@ -101,7 +102,7 @@ pub fn survive_spine_and_controller_loss(family: Family) {
     drop(controller.end("-KILL"));
     switch.ask(1000..1500);
     let (standby, leaves) = (standby.account(), leaves.map(ChildProcess::account));
-    // The standby scheduled the tasks 500 to 1499, and the leaves all of them.
+    // The standby scheduled the tasks 500 to 1499, and the leaves all 1500 tasks.
     assert_eq!(standby["scheduled"], 1000, "{standby}");
     let scheduled: u64 = leaves.iter().map(|leaf| leaf["scheduled"].as_u64().unwrap()).sum();
     assert_eq!(scheduled, 1500, "{leaves:?}");

@@ -21,7 +21,7 @@ pub const POOL: u16 = 7;
 /// Lowest worker id. The first server has workers 10 to 13, the second 14 to 17.
 pub const FIRST_WORKER: u16 = 10;
 
-/// Returns a frame with this header and nine zero bytes of data.
+/// Returns a frame of this flow: a task header, then nine zero bytes as the data of the task or the reply.
 fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     let payload_len = header.len() + 9;
     let mut frame = vec![0; PAYLOAD + payload_len];
@@ -63,14 +63,15 @@ pub fn task(header: Header) -> Vec<u8> {
     frame(&flow, &header)
 }
 
-/// Returns a worker's reply to task 1 with the queue length `qlen`, addressed to the leaf's MAC address `to`.
+/// Returns a worker's reply to task 1 of client id 0, with the queue length `qlen`. Its destination is the client's
+/// address, at the leaf's MAC address `to`.
 pub fn reply(worker: u16, qlen: u16, to: Mac) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     reply_to(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) }, to)
 }
 
-/// Returns the reply with this header, addressed to the leaf's MAC address `to`. The source address is that of
-/// the worker's server; the source MAC address is always the first server's.
+/// Returns the reply with this header. Its destination is the client's address, at the leaf's MAC address `to`. The
+/// source address is that of the worker's server; the source MAC address is always the first server's.
 pub fn reply_to(header: Header, to: Mac) -> Vec<u8> {
     let flow = Flow {
         src_mac: Mac([2, 0, 0, 0, 2, 11]),

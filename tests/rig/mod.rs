@@ -71,8 +71,8 @@ pub struct StagesRig {
 }
 
 /// Builds the stages of the leaf configured by `text`, which must give a seed. `key` becomes the key of its
-/// first pool, with which its workers sign replies. The replay windows then refuse the first lap of the signed sequence
-/// numbers: those from 0 up to the length of a window.
+/// first pool, with which its workers sign replies. The replay windows refuse the first lap of the signed sequence
+/// numbers (those from 0 up to the length of a window), so a test that signs must use later ones.
 pub fn stages(text: &str, key: Option<Key>) -> StagesRig {
     let config =
         Config::parse(Path::new("leaf.toml"), text).unwrap_or_else(|error| panic!("{error}"));
@@ -133,7 +133,8 @@ impl AgentHandles {
         own.and_then(|channel| self.region.claim(channel).unwrap())
     }
 
-    /// Reports the death of the worker process that held this claim of the place.
+    /// Reports the death of the worker process that held this claim of the place. The agent ignores the report if the
+    /// place has another claim by now.
     pub fn report_death(&self, at: usize, claim: u64) {
         self.deaths.push(Death { channel: at, claim }).unwrap();
     }
@@ -164,7 +165,7 @@ impl Workers {
     }
 
     /// Lets each granted worker that is not stuck serve one of its tasks if `chance` returns true. Removes
-    /// workers that are not stuck and either have no task left after the signal to stop, or lost their grant.
+    /// workers that are not stuck and either have no task left after the agent's signal to stop, or lost their grant.
     pub fn work(&mut self, mut chance: impl FnMut() -> bool) {
         for (id, (end, is_started)) in &mut self.attached {
             if !*is_started && end.receiver().is_granted() {
@@ -250,7 +251,7 @@ pub struct ColocatedRig {
     pub control: Control<ColocatedCores<Frame>>,
 }
 
-/// Builds the leaf from these stages, and the agent that its configuration contains.
+/// Builds the leaf, which has one core, from its stages, and the agent that its configuration contains.
 pub fn colocated(staged: StagesRig, sizes: Sizes) -> ColocatedRig {
     let StagesRig { config, mut stages, table, membership } = staged;
     let frames = FramePool::new(sizes.frames, sizes.bytes);

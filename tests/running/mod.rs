@@ -27,7 +27,7 @@ impl Home {
         Self::given(&tasks.chain([vec![0xFF; 60]]).collect::<Vec<_>>())
     }
 
-    /// Creates the folder with these packets.
+    /// Creates the folder with these packets. [`Self::start`] needs a task among them.
     pub fn given(frames: &[Vec<u8>]) -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         write_frames(&home.path("in.pcap"), frames).unwrap();
@@ -72,7 +72,7 @@ impl Home {
         ["stdout", "stderr"].map(|name| fs::read_to_string(self.path(name)).unwrap())
     }
 
-    /// Starts the leaf and waits until it schedules.
+    /// Starts the leaf and waits until it has scheduled a task. Returns the process.
     pub fn start(&self, mut command: Command) -> ChildProcess {
         let running = ChildProcess::start(&mut command);
         let scheduled = |state: Snapshot| state.cores[0].counters["scheduled"] > 0;

@@ -5,7 +5,7 @@
 //! poisson              exponential gaps
 //! constant             equal gaps
 //! bursts(16,100ns)     bursts of 16 tasks with exponential gaps of mean 100 ns between them; the
-//!                      bursts come at exponential intervals that give the offered rate
+//!                      pauses between bursts are exponential, and their mean gives the offered rate
 //! lognormal(1.5)       gaps with a standard deviation of 1.5 of their logarithm
 //! pareto(1.8)          gaps with a tail exponent of 1.8, which must be above 1
 //! ```

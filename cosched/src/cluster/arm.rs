@@ -65,8 +65,9 @@ impl Arm {
             Self::AsaxIw => (Mode::Iw, HappinessFormula::Ratio),
             Self::AsaxBalanced => (Mode::Balanced, HappinessFormula::Ratio),
         };
-        // Section 4.4: a loss of 1 means 1.5 times the expected time. The paper gives no gamma. With the five
-        // to thirty rounds of these runs, about this value gives four experts the lowest bound by Theorem 1.
+        // Section 4.4: with a loss factor of 2, a loss of 1 means 1.5 times the expected time. The paper gives no gamma
+        // (`rate`). With the five to thirty rounds of these runs, about 0.6 gives four experts the lowest bound by
+        // Theorem 1.
         Some(Settings { mode, happiness, rate: 0.6, loss_factor: 2.0, seed, ..Settings::default() })
     }
 }

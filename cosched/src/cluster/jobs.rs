@@ -24,7 +24,7 @@ pub enum Workflow {
 pub(super) struct Stage {
     /// Fraction of the job's standalone time.
     pub part: f64,
-    /// CPU use of its cores when alone; `None` for a sequential stage, which uses one core.
+    /// Used fraction of the job's cores without a second job; `None` for a sequential stage, which uses one core.
     pub cpu: Option<f64>,
 }
 
@@ -78,7 +78,7 @@ impl Workflow {
         }
     }
 
-    /// Returns the used fraction of its cores' memory. Table 2, row of Slurm on a cluster of 64 cores.
+    /// Returns the used fraction of the memory of its cores. Table 2, row of Slurm on a cluster of 64 cores.
     pub(super) fn memory(self) -> f64 {
         match self {
             Self::Montage => 0.10,
@@ -88,8 +88,8 @@ impl Workflow {
         }
     }
 
-    /// Returns the stages (section 4.2). Their mean CPU use is about that of table 2, row of Slurm on a cluster of 64
-    /// cores: 45, 96, 26 and 99%.
+    /// Returns the stages (section 4.2). With these parts and CPU uses, the mean CPU use is about that of table 2, row
+    /// of Slurm on a cluster of 64 cores: 45, 96, 26 and 99%.
     pub(super) fn stages(self) -> &'static [Stage] {
         const MONTAGE: [Stage; 4] =
             [parallel(0.35, 0.7), sequential(0.2), parallel(0.25, 0.7), sequential(0.2)];

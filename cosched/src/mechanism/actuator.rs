@@ -88,7 +88,7 @@ impl Actuator for Weight {
     }
 }
 
-/// No limit; the batch yields only by its scheduling class.
+/// No limit; the batch yields only by its scheduling class, which the job sets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unlimited;
 

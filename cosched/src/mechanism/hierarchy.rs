@@ -1,4 +1,4 @@
-//! Cgroup controllers of this machine and their mount points. They hold a batch, a background job on the workers'
+//! Cgroup controllers of this machine and their mount points. They confine a batch: a background job on the workers'
 //! cores.
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Controllers that hold a batch.
+/// Cgroup controller that limits, freezes or measures a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// Share of the cores.
@@ -38,7 +38,7 @@ impl Controller {
         }
     }
 
-    /// Returns true if version 2 has the function in every cgroup, without a controller.
+    /// Returns true if every cgroup of version 2 has the function. `cgroup.controllers` then does not list it.
     fn is_part_of_version_2(self) -> bool {
         matches!(self, Self::Freezer | Self::Cpuacct)
     }
@@ -62,8 +62,8 @@ pub struct MountPoint {
     pub folder: PathBuf,
 }
 
-/// Functions that create and remove cgroups. The kernel fills new folders, and removes them only when they
-/// have no processes. Tests replace them to imitate the kernel in ordinary folders.
+/// Functions that create and remove cgroups. The kernel adds the control files to a new folder, and removes a folder
+/// only when it has no processes. Tests replace the functions to imitate the kernel in ordinary folders.
 #[derive(Clone, Copy, Debug)]
 pub struct FolderFunctions {
     /// Creates a cgroup.
@@ -94,7 +94,8 @@ impl Hierarchies {
         Self::below(Path::new("/"), FolderFunctions::REAL)
     }
 
-    /// Finds the hierarchies of a machine with its files below `root`, by its list of mounts.
+    /// Finds the hierarchies of a machine with its files below `root`, by its list of mounts. Tests pass a folder with
+    /// such files.
     #[must_use]
     pub fn below(root: &Path, folder_functions: FolderFunctions) -> Self {
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap_or_default();
@@ -123,8 +124,9 @@ impl Hierarchies {
                 _ => {}
             }
         }
-        // A controller mounted in version 1 is not available in version 2. Freezing and CPU accounting need
-        // no controller in version 2. They come from version 2 unless version 1 has them or the CPU controller.
+        // A controller mounted in version 1 is not available in version 2. Freezing and CPU accounting need no
+        // controller in version 2. They come from version 2, unless version 1 has them. If version 1 has the CPU
+        // controller, they never come from version 2.
         if let Some(folder) = v2_folder {
             let available =
                 fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
@@ -154,7 +156,7 @@ impl Hierarchies {
             .map(|(_, mount_point)| mount_point)
     }
 
-    /// Returns the missing controllers.
+    /// Returns the controllers that this machine lacks.
     pub fn missing(&self) -> impl Iterator<Item = Controller> + '_ {
         Controller::ALL.into_iter().filter(|controller| self.mount_point(*controller).is_none())
     }

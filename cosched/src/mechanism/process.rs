@@ -23,7 +23,7 @@ impl Process {
         Some(Self { pid, started: stat.number(STARTED)? })
     }
 
-    /// Returns the calling process.
+    /// Returns the calling process. Without a readable /proc, its start time is 0.
     #[must_use]
     pub fn own() -> Self {
         let pid = std::process::id();
@@ -40,7 +40,7 @@ impl Process {
     }
 }
 
-/// Scheduling attributes of a thread.
+/// Scheduling attributes of a thread. A supervisor of batch jobs reads those of workers, and restores those of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduling {
     /// Class: 0 normal, 1 FIFO, 2 round robin, 3 batch, 5 idle, 6 deadline (sched(7)).

@@ -90,8 +90,9 @@ impl Rig {
         rig
     }
 
-    /// Asks for the leaf's MAC address, as a client does before its first task. So the ledger also covers a request and
-    /// its answer. The leaf does not learn the client's MAC address from the request, but later from a task.
+    /// Sends an ARP request for the leaf's address, as a client does before its first task, so that the ledger covers
+    /// ARP packets, too. The leaf learns the client's MAC address later, from a task: the request's sender has no entry
+    /// in the neighbour table.
     fn ask_for_leaf(&mut self) {
         let mut question = [0; arp::FRAME_LEN];
         arp::Packet::request(CLIENT_MAC, CLIENT, LEAF).emit(&mut question, Mac::BROADCAST);

@@ -142,7 +142,7 @@ pub fn batch(arguments: &Run) -> Outcome {
     Ok(exit_code(&end))
 }
 
-/// Runs a job of an agent's file to its end.
+/// Runs a job of an agent's file to its end. The agent starts one such process for each job of its file, in turn.
 pub fn configured(config: &Path, number: usize) -> Outcome {
     let config = AgentConfig::load(config)?;
     let job = config.jobs.get(number).ok_or("the file has no such job")?;
@@ -179,7 +179,8 @@ fn exit_code(end: &JobEnd) -> ExitCode {
     match end.status {
         _ if end.is_late => ExitCode::from(LATE),
         Some(status) => ExitCode::from(code_of(status)),
-        // The command never started: a signal ended the job while it waited for its turn.
+        // The command never started: SIGINT or SIGTERM ended the job while it waited for its turn. The record of
+        // signals does not distinguish the two.
         None => ExitCode::from(128 + SIGTERM as u8),
     }
 }

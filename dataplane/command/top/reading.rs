@@ -25,7 +25,7 @@ pub struct NodeReading {
 pub struct Reading(pub Vec<NodeReading>);
 
 impl Reading {
-    /// Reads the state file.
+    /// Reads the state file until its time stays the same during a reading, or until the last attempt.
     ///
     /// # Errors
     /// Like [`Snapshot::open`].

@@ -179,7 +179,8 @@ impl Change<'_> {
         self.now.snapshot.cores.iter().enumerate().map(|(index, now)| (before.get(index), now))
     }
 
-    /// Returns the table of cores, with their sum if there are several.
+    /// Returns the table of cores, with their sum if there are several. Marks cores that never received a packet
+    /// although their node received many: the devices do not spread packets over their queues.
     fn cores(&self) -> Section {
         let cores: Vec<_> = self.both_cores().map(|(before, now)| Core::of(before, now)).collect();
         let mut rows: Vec<_> = cores
@@ -322,7 +323,7 @@ struct Core {
     replies: u64,
     refused: u64,
     dropped: u64,
-    /// Packets that wait for a worker, with a worker core, or for the MAC address of their next hop.
+    /// Packets that wait in a central queue or for the MAC address of their next hop, and packets at worker cores.
     held: u64,
     /// Tasks that wait for a worker; included in `held`.
     queued: u64,
@@ -346,7 +347,7 @@ impl Core {
         "pauses",
     ];
 
-    /// Returns the differences of the counters. They are 0 for a core without an earlier reading.
+    /// Returns the differences of the counters, and the current gauges. All are 0 without an earlier reading.
     fn of(before: Option<&CoreSnapshot>, now: &CoreSnapshot) -> Self {
         let Some(before) = before else { return Self::default() };
         let change =
@@ -390,7 +391,7 @@ impl Core {
     }
 }
 
-/// Returns a counter of a core by name; 0 if it is missing.
+/// Returns a counter or gauge of a core by name; 0 if it is missing.
 fn count(core: &CoreSnapshot, name: &str) -> u64 {
     core.counters.get(name).copied().unwrap_or(0)
 }
@@ -453,7 +454,7 @@ pub mod tests {
         [before, read(3)]
     }
 
-    /// Returns the report between the two readings.
+    /// Returns the report between the two readings, also for the tests of the screen.
     pub fn report() -> Report {
         let [before, now] = readings();
         Report::between(&before, &now, 3)

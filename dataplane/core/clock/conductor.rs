@@ -55,9 +55,9 @@ pub enum TurnError {
         pid: u64,
         /// The time.
         now_ns: u64,
-        /// Time that the conductor waited.
+        /// Time that the conductor waited, without the first `CHECK_INTERVAL` of the turn.
         waited: Duration,
-        /// Polls in this turn.
+        /// Polls in that time.
         polls: u64,
         /// Packets received in it.
         received: u64,
@@ -175,7 +175,7 @@ impl Conductor {
         self.participants[node].as_ref().expect(NO_SUCH_NODE).line()
     }
 
-    /// Ends the run. All nodes then end without an error.
+    /// Ends the run. All nodes then end without an error. A last turn wakes the nodes that wait for one.
     pub fn end(&mut self) {
         self.clock.end();
         for participant in self.participants.iter_mut().flatten() {

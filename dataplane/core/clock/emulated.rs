@@ -1,5 +1,5 @@
-//! Node's side of a clock file. The conductor gives a node *turns*; a turn ends once the node is quiet. A node's words
-//! in the file are its *line*.
+//! Node's side of a clock file. The conductor, which advances emulated time, gives a node *turns*. A turn ends after
+//! two consecutive polls without packets. A node's words in the file are its *line*.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -49,8 +49,8 @@ impl ClockFile {
     pub fn join(&self, node: Node) -> Result<EmulatedClock, ClockError> {
         let (line, lock) = self.claim()?;
         let words = self.words(line);
-        // The line's last node may have died during a turn. This node then takes over the turn, for which the
-        // conductor still waits.
+        // Starts after the last ended turn. The line's last node may have died during a later one. The conductor then
+        // still waits for that turn, and this node takes it over.
         let turn = words.done().word.load(Acquire);
         for (index, value) in
             [(state::POLLS, 0), (state::RECEIVED, 0), (state::SENT, 0), (state::TIMER_NS, 0)]
@@ -74,7 +74,7 @@ impl ClockFile {
 }
 
 impl EmulatedClock {
-    /// Waits for the next turn. Returns false if there will be none.
+    /// Waits for the next turn. Returns false if the node must stop, the run has ended, or the conductor is dead.
     #[inline]
     fn wait(&mut self, stop: &AtomicBool) -> bool {
         while !self.waiter.wait(self.words.turn(), self.turn, CHECK_INTERVAL) {
@@ -115,8 +115,9 @@ impl Clock for EmulatedClock {
         self.quiet = if has_worked { 0 } else { self.quiet + 1 };
         self.last = progress;
         let state = &self.words.state;
+        // The conductor's error on a turn that does not end has the number of polls.
         state[state::POLLS].store(self.polls, Relaxed);
-        // After a first quiet poll the packet counts are unchanged; the timer is stored after the second.
+        // Skips three stores: the first quiet poll changes no packet count, and the second one stores the timer.
         if self.quiet < QUIET_POLLS && !has_worked {
             return;
         }
@@ -128,6 +129,7 @@ impl Clock for EmulatedClock {
         }
     }
 
+    /// Counts quiet polls instead of time, which no longer advances.
     fn drain(&mut self, _: Duration, _: Duration, mut is_busy: impl FnMut(u64) -> bool) {
         let now_ns = self.clock.now_ns();
         let mut quiet = 0;

@@ -24,24 +24,24 @@ pub use conductor::{Conductor, Line, TurnError};
 pub use emulated::EmulatedClock;
 pub use file::{ClockError, ClockFile, Node, VERSION};
 
-/// A node's progress since its start, and its timers.
+/// A core's progress since its start, and its timers. Emulated time uses `timer`, a clock that sleeps uses `latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Received packets.
     pub received: u64,
-    /// Sent packets, including packets that the node made.
+    /// Sent packets, including packets that the core made.
     pub sent: u64,
     /// Earliest timer, in ticks of its clock.
     pub timer: u64,
-    /// Latest time of the next poll if no packets arrive, in ticks. It limits the sleep of a clock that sleeps. A node
-    /// without work lets its timers be late.
+    /// Latest time of the next poll if no packets arrive, in ticks. It limits a sleep. It may be after `timer`, because
+    /// a core without work lets its ticks be late.
     pub latest: u64,
     /// True if local workers have tasks, whose completion only polling detects.
     pub awaits_workers: bool,
 }
 
 impl Progress {
-    /// Combines the progress of two parts of a node.
+    /// Combines the progress of two roles on one core: a leaf and an agent.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -68,7 +68,8 @@ pub trait Clock {
         None
     }
 
-    /// Returns true if the clock has put the loop to sleep since the last poll. The loop then runs a tick first.
+    /// Returns true if the clock has put the loop to sleep since the last poll. The loop then runs a due tick before
+    /// the poll.
     #[inline(always)]
     fn has_slept(&self) -> bool {
         false

@@ -34,7 +34,7 @@ impl Signal<'_> {
         }
     }
 
-    /// Makes a sleeper read again.
+    /// Wakes a sleeping waiter. Separate and cold, because the waiter mostly spins.
     #[cold]
     pub fn wake(self) {
         let _ = futex::wake(self.word, futex::Flags::empty(), 1);
@@ -51,8 +51,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits until the word differs from `old`: first some spins, then one sleep of at most `longest`. Returns false on timeout, and if it was
-    /// woken without a change; callers loop.
+    /// Waits until the word differs from `old`: spins, except during the backoff, then sleeps once, at most `longest`.
+    /// Returns false on timeout, and if it was woken without a change; callers loop.
     #[inline]
     pub fn wait(&mut self, signal: Signal<'_>, old: u32, longest: Duration) -> bool {
         let has_changed = || signal.word.load(Acquire) != old;

@@ -33,8 +33,8 @@ const NAME_BYTES: usize = 32;
 const REASON_OFFSET: usize = 6;
 /// Size of the reason, with its NUL byte.
 const REASON_BYTES: usize = 96;
-/// Size of a ring's header: cookie, head and tail, the latter two on their own cache lines, as DPDK counts
-/// them.
+/// Size of a ring's header: two cache lines, with DPDK's line size. The first has cookie, flags and head, the second
+/// has tail.
 const RING_HEADER_BYTES: u64 =
     if cfg!(any(target_arch = "aarch64", target_arch = "powerpc64")) { 256 } else { 128 };
 /// Size of a descriptor, which fills one slot of a ring.
@@ -187,7 +187,7 @@ pub enum Refusal {
 /// Result of a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Valid; it is acknowledged.
+    /// Valid: the node acknowledges it. The driver gets no message before the last one is valid.
     Next,
     /// The last message: the driver may get all of them.
     Complete,
@@ -251,7 +251,7 @@ impl MessageKind {
     }
 }
 
-/// Returns an acknowledgement.
+/// Returns an acknowledgement, which the node sends in place of the driver.
 pub fn ack() -> [u8; MESSAGE_BYTES] {
     MessageKind::Ack.message()
 }
@@ -310,7 +310,7 @@ fn keeps_its_size(seals: SealFlags, file_system: Option<u32>) -> bool {
     seals.contains(SealFlags::SHRINK) && file_system.is_some_and(|system| system != HUGETLBFS)
 }
 
-/// Position of a ring, from the message that adds it.
+/// Position of a ring, from the message that adds it. The node finds the ring's interrupt by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
     /// True if the client writes and the server reads.
@@ -447,7 +447,8 @@ impl ServerMessages {
         Self { needed, has_greeted: false, unanswered: 0, is_client_done: false }
     }
 
-    /// Records a message of the client.
+    /// Records a message of the client. The server answers each with [`MessageKind::Ack`], but `Connect` with
+    /// [`MessageKind::Connected`].
     pub fn note_client_message(&mut self, kind: MessageKind) {
         match kind {
             MessageKind::Connect => self.is_client_done = true,

@@ -34,22 +34,25 @@ pub trait Buf: Sized {
         false
     }
 
-    /// Copies all segments of a packet into the first one. Returns false, without a change, if they do not fit.
+    /// Moves all segments of a packet into the first one, the only one that [`Buf::bytes`] returns. Returns false,
+    /// without a change, if they do not fit.
     fn linearise(&mut self) -> bool {
         false
     }
 
-    /// Returns true if the device has verified the IPv4 and UDP checksums.
+    /// Returns true if the IPv4 and UDP checksums need no check: the device or the port has verified them, or the
+    /// operator trusts them.
     fn checksums_verified(&self) -> bool {
         false
     }
 
-    /// Returns true if the device has verified the UDP checksum. An IPv6 packet has no other.
+    /// Returns true if the UDP checksum needs no check, whatever the state of the IPv4 checksum. Some devices verify
+    /// only this one, and an IPv6 packet has no other.
     fn udp_checksum_verified(&self) -> bool {
         self.checksums_verified()
     }
 
-    /// Returns the receive time by the clock of the device or kernel, if the buffer has one at this position.
+    /// Returns the receive time, in units of the device's or kernel's clock, if the buffer has one at this position.
     #[inline]
     fn stamp(&self, _field: StampField) -> Option<u64> {
         None
@@ -74,7 +77,7 @@ pub struct StampField {
     pub flag: u64,
 }
 
-/// Borrowed memory. A drop frees nothing.
+/// Borrowed memory, for programs that call the stages on their own frames. A drop frees nothing.
 impl Buf for &mut [u8] {
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -110,7 +113,8 @@ pub trait Port {
     /// number of packets sent.
     fn tx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize;
 
-    /// Returns true while the device is unplugged. It then receives and sends nothing.
+    /// Returns true while the device is unplugged or in a reset. It then receives and sends nothing; the port works
+    /// again once the device is back.
     fn is_removed(&self) -> bool {
         false
     }

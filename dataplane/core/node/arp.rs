@@ -95,7 +95,7 @@ impl Question {
 pub struct ArpQuestion {
     /// Index of the port.
     pub port: u8,
-    /// Address of an IPv4 host.
+    /// Address of an IPv4 host; unused for an IPv6 host.
     pub address: u32,
     /// Destination: the host itself, or broadcast.
     pub to: Mac,
@@ -104,7 +104,7 @@ pub struct ArpQuestion {
 }
 
 impl ArpQuestion {
-    /// Creates a question to all hosts behind a port.
+    /// Creates a question to all hosts behind a port, for a host without a [`Slot`].
     #[must_use]
     pub fn broadcast(port: u8, host: IpAddr) -> Self {
         let (address, v6) = match host {
@@ -258,7 +258,8 @@ impl<B> ArpResolver<B> {
     }
 
     /// Ends the questions for a host that answered none of them, clears its MAC address unless another host has its
-    /// slot now, and returns the slot. A later packet for the host starts new questions.
+    /// slot now, and returns the slot. A later packet for the host starts new questions. Does not look for answers:
+    /// [`ArpResolver::due`] removes answered questions.
     pub fn next_silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
         let index = self.questions.iter().position(|question| question.is_over(now_ms))?;
         let Question { slot, address, .. } = self.questions.remove(index);

@@ -50,7 +50,7 @@ struct Mailbox<C> {
     waiting: ArrayQueue<C>,
     /// Executed commands.
     done: ArrayQueue<C>,
-    /// Epoch of the core's membership.
+    /// Epoch that the core acknowledged last: of its membership, or the number of the last tap order.
     epoch: AtomicU64,
 }
 
@@ -96,14 +96,14 @@ impl<C> Commands<C> {
         self.0.done.pop()
     }
 
-    /// Returns the epoch of the core's membership.
+    /// Returns the epoch that the core acknowledged last.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         // Acquire: pairs with the store in `acknowledge`.
         self.0.epoch.load(Acquire)
     }
 
-    /// Reports that the core now uses the membership of this epoch, and returns the command.
+    /// Publishes the epoch of a command that the core has executed, and sends the command back to be freed.
     ///
     /// # Panics
     /// If the epoch is older than the current one.
@@ -306,7 +306,7 @@ impl<T> Node<T> {
         })
     }
 
-    /// Notes that a neighbour may have answered.
+    /// Notes that a neighbour may have answered. Packets that wait for it are then checked before the next tick.
     pub fn review_neighbours(&mut self) {
         self.review.neighbours = true;
     }
@@ -351,8 +351,8 @@ impl<T> Node<T> {
         self.timing
     }
 
-    /// Returns true if every port for workers only has a link, the MAC address of every server is known, and no
-    /// worker must still register.
+    /// Returns true if every port for workers only has a link, the MAC address of every server is known, and no pool
+    /// without workers to choose awaits registrations. After a link-up, a leaf may delay tasks until then.
     #[must_use]
     pub fn reaches_workers(&self) -> bool {
         let (network, neighbours) = (self.stages.network(), self.stages.neighbours());
@@ -387,7 +387,8 @@ impl<T> Node<T> {
         self.resolver.due(self.timing.to_ms(now), self.stages.neighbours())
     }
 
-    /// Returns the next packet that no longer waits, in order. Without a change since the last check, no packet can.
+    /// Returns the next packet that no longer waits: first packets with a known next hop, then tasks, pool by pool in
+    /// the order of arrival. Without a change since the last check, no packet can proceed.
     #[inline]
     pub fn next_released(
         &mut self,

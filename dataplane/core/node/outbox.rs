@@ -28,7 +28,7 @@ pub struct Outbox<P: Port> {
     pub counters: Counters,
     /// Copies of passing packets for other threads; off by default.
     pub tap: TapCore,
-    /// Drops of received packets.
+    /// Counts of the packets dropped on arrival, by port and reason.
     pub refusals: Refusals,
 }
 
@@ -138,8 +138,8 @@ impl<P: Port> Outbox<P> {
         }
     }
 
-    /// Returns the core's progress, for clocks that skip idle time. `timer` is the node's next timer in ticks, which
-    /// may be delayed until `latest`.
+    /// Returns the core's progress, for clocks that skip idle time or sleep in it. `timer` is the node's next timer in
+    /// ticks. An idle core may sleep beyond it, until `latest`.
     pub fn progress(&self, timer: u64, latest: u64) -> Progress {
         let counters = &self.counters;
         let attempted = counters.read(Counter::Forwarded) + counters.read(Counter::Originated);

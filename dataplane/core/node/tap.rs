@@ -20,7 +20,7 @@ use crate::limits::{BURST, SNAPLEN_MAX};
 
 /// Size of a buffer: a burst of the longest copies.
 const BUFFER: usize = 512 << 10;
-/// Buffers per core: 8 MiB, the traffic of a few milliseconds at most.
+/// Buffers per core: 8 MiB, about 7 ms of whole packets at 10 Gbit/s.
 const BUFFERS: usize = 16;
 /// Bytes before each copy: time in ticks (8), packet length (4), and copied length (4).
 const HEAD: usize = 16;
@@ -75,7 +75,8 @@ impl TapBuffers {
         self.lost.load(Relaxed)
     }
 
-    /// Returns the time in ticks up to which all packets have been handed over.
+    /// Returns the time in ticks up to which all packets have been handed over. The writer sorts the packets of all
+    /// cores by time, and so waits for the slowest core.
     #[must_use]
     pub fn until(&self) -> u64 {
         // Acquire: a reader that sees the time also finds all earlier packets in the queue.
@@ -140,8 +141,8 @@ impl TapRecorder {
         Self { ports, snaplen, buffers, current: Vec::new(), now: 0 }
     }
 
-    /// Copies packets into the current buffer. Returns the offset of the first copy, or `None` if there is no room
-    /// for all of them.
+    /// Copies packets into one buffer: the current one, or an empty one if they do not fit. Returns the offset of the
+    /// first copy, or `None` without an empty buffer.
     fn copy<B: Buf>(&mut self, packets: &[B]) -> Option<usize> {
         let copied_len = |packet: &B| packet.bytes().len().min(self.snaplen);
         let needed: usize = packets.iter().map(|packet| HEAD + copied_len(packet)).sum();
@@ -204,7 +205,7 @@ impl Drop for TapRecorder {
     }
 }
 
-/// Order to a core; returns with the replaced recorder or explainer.
+/// Order to a core. It returns to its sender with the replaced recorder or explainer, because a core frees no memory.
 #[derive(Debug)]
 pub struct TapOrder {
     /// Number that the core acknowledges.
@@ -293,7 +294,7 @@ impl TapCore {
         self.explainer.as_deref_mut()
     }
 
-    /// Records the outcome of a packet that has waited, unless the decision on it already did.
+    /// Records the outcome of a packet that has waited, unless the decision on it has already recorded it.
     #[cold]
     pub fn explain_released(&mut self, now: u64, frame: &[u8], fate: Fate) {
         let Some(explainer) = &mut self.explainer else { return };
@@ -315,8 +316,8 @@ impl TapCore {
         }
     }
 
-    /// Copies packets that a port is about to send; [`TapCore::keep`] then keeps the sent ones. Returns the
-    /// start of the copies, or `None` without room.
+    /// Copies packets before a port sends them, because the port takes the sent ones. [`TapCore::keep`] then discards
+    /// the copies of rejected packets. Returns the start of the copies, or `None` without room.
     pub fn copy<B: Buf>(&mut self, packets: &[B]) -> Option<usize> {
         self.recorder.as_mut()?.copy(packets)
     }
@@ -383,7 +384,7 @@ mod tests {
     }
 
     impl Rig {
-        /// Records the first 20 bytes of each packet at both ports.
+        /// Connects ports with queues of `depth` packets. The tap records the first 20 bytes of each packet at both.
         fn new(depth: usize) -> Self {
             let pool = FramePool::new(64, 2048);
             let (near, far) = pair(depth, &pool);

@@ -61,15 +61,15 @@ impl Consensus {
         self.round
     }
 
-    /// Opens a round when this node sends its parameters. A node that joins too late for the round only adopts its
-    /// number: the round `is_over`.
+    /// Opens a round when this node sends its parameters. A starting node that learns the round's number from a peer's
+    /// heartbeat joins too late for it. It passes true for `is_over`, and so only adopts the number.
     pub fn open(&mut self, round: u64, is_over: bool) {
         (self.round, self.is_over) = (round, is_over);
     }
 
-    /// Closes the round. Returns the number of missing parts of these nodes. All parts of a node with parts of another
-    /// round count as missing. It may have sent them and be in the next round already, but only if this node lags by
-    /// most of the time between two rounds.
+    /// Closes the round. Returns the number of missing parts of the live peers `nodes`, for the counter of lost parts.
+    /// All parts of a peer whose stored parts belong to another round count as missing. Such a peer may have sent all
+    /// parts and be in the next round, but only if this node lags by most of the time between two rounds.
     pub fn close(&mut self, nodes: impl Iterator<Item = usize>) -> u64 {
         self.is_over = true;
         let parts = self.parts() as u64;

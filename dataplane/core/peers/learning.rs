@@ -12,7 +12,7 @@ use super::spec::LearnedOptions;
 use crate::policy::Rng;
 use crate::wire::peer::BeatStatistics;
 
-/// Factor from load (microseconds per worker slot) to the learner's input.
+/// Factor from load, in microseconds of waiting work per slot, to the learner's input, in milliseconds.
 const SCALE: f32 = 1e-3;
 /// Maximum input. The critic uses powers of it up to the fourth. With inputs of 100 a policy would become certain and
 /// stop learning. Rewards use the loads without this limit, to compare overloaded states.
@@ -97,7 +97,8 @@ impl PeerLearner {
         learning
     }
 
-    /// Returns the destination of a fresh task, drawn with a random number in [0, 1).
+    /// Returns the destination of a fresh task, drawn with a random number in [0, 1). Counts the draw, from which the
+    /// next beat learns.
     #[inline]
     pub fn destination(&mut self, uniform: f32) -> usize {
         let node = self.migration.draw(uniform);
@@ -105,7 +106,8 @@ impl PeerLearner {
         node
     }
 
-    /// Returns the node to request a task from, drawn with a random number in [0, 1).
+    /// Returns the node to request a task from, drawn with a random number in [0, 1). Counts the draw, from which the
+    /// next beat learns.
     #[inline]
     pub fn victim(&mut self, uniform: f32) -> usize {
         let node = self.stealing.draw(uniform);
@@ -119,7 +121,8 @@ impl PeerLearner {
         self.update_choices();
     }
 
-    /// Ends a beat with these loads, each with the node's presence, and the events of all present nodes.
+    /// Ends a beat: computes the probabilities for these loads, each with the node's presence. Unless frozen, first
+    /// learns from the draws, the loads, and the events of all present nodes.
     pub fn beat(&mut self, loads: impl Iterator<Item = (f32, bool)>, events: &BeatStatistics) {
         self.present_loads.clear();
         for (input, (load, is_live)) in self.inputs.iter_mut().zip(loads) {
@@ -142,14 +145,14 @@ impl PeerLearner {
                 self.value_loss += LOSS_SHARE * (loss - self.value_loss);
             })
         };
-        // Received values were checked to be finite and in range, and so are rewards.
+        // Loads of peers were checked on receipt to be finite and in range, so the reward is finite, too.
         debug_assert!(result.is_ok(), "{result:?}");
         self.migrations.fill(0);
         self.steals.fill(0);
         self.update_choices();
     }
 
-    /// Prepares this critic's parameters for sending in a consensus round.
+    /// Opens a consensus round, and copies this critic's parameters in the order in which messages have them.
     pub fn start_consensus(&mut self, round: u64) {
         let is_over = false;
         self.consensus.open(round, is_over);

@@ -1,5 +1,6 @@
-//! Load of a node, as published in its heartbeats: its waiting work, divided by the *slots* of its workers. Each task
-//! that the workers may have at once counts as a configured number of slots.
+//! Load of a node, as published in its heartbeats: its waiting work, divided by its *slots*. Each task that the workers
+//! may have at once counts as several slots. Their number is a parameter of the peer policy; 64 is that of Malcolm's
+//! released program.
 
 /// Weight of a service time in the moving mean: it follows about the last 64 tasks.
 const SERVICE_SHARE: f64 = 1.0 / 64.0;
@@ -7,12 +8,12 @@ const SERVICE_SHARE: f64 = 1.0 / 64.0;
 /// waiting work per slot.
 pub const LOAD_MAX: f32 = 1e6;
 
-/// Moving mean of service times, and number of waiting tasks.
+/// Load of this node, from the moving mean of service times and the number of waiting tasks.
 #[derive(Clone, Debug)]
 pub struct OwnLoad {
     /// Slots of all workers, over which the waiting work is divided.
     slots: f64,
-    /// Slots per task that a worker serves at once.
+    /// Slots per task that the workers may have at once.
     slots_per_task: u32,
     /// Moving mean of service times in microseconds; 0 before the first task.
     service_us: f64,
@@ -21,7 +22,7 @@ pub struct OwnLoad {
 }
 
 impl OwnLoad {
-    /// Creates the load of workers that serve `tasks` tasks at once, with `slots_per_task` slots each.
+    /// Creates the load of workers that may have `tasks` tasks at once, with `slots_per_task` slots each.
     pub fn new(tasks: u32, slots_per_task: u32) -> Self {
         let mut load = Self { slots: 1.0, slots_per_task, service_us: 0.0, waiting: 0 };
         load.set_tasks(tasks);
@@ -44,7 +45,7 @@ impl OwnLoad {
         };
     }
 
-    /// Sets the number of tasks that workers serve at once.
+    /// Sets the number of tasks that the workers may have at once. 0 counts as 1, so that the load stays finite.
     pub fn set_tasks(&mut self, tasks: u32) {
         self.slots = f64::from(tasks.max(1)) * f64::from(self.slots_per_task);
     }

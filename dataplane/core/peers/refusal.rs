@@ -2,7 +2,7 @@
 
 use crate::reason::DropReason;
 
-/// Defines the enum, its list and its texts from one table.
+/// Defines the enum, its list and its drop reasons from one table.
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident;)+) => {
         /// Reason for refusing a peer's message. A refused message changes nothing except its count.

@@ -1,4 +1,5 @@
-//! Behaviour of a node, for any peers and messages.
+//! Tests of the decisions, heartbeats and consensus of nodes without a leaf, with exact, lost, invalid and random
+//! messages.
 
 use proptest::prelude::*;
 
@@ -54,7 +55,7 @@ fn beats(rack: &mut [Peers], count: u64) {
 fn node_with_loads(policy: &str, waiting: &[u32]) -> Peers {
     let mut peers = Peers::new(settings(policy, waiting.len(), 0));
     for (id, waiting) in waiting.iter().enumerate().skip(1) {
-        let heartbeat = Peers::new(settings(policy, 4, id)).beat(0); // the number of nodes is replaced below
+        let heartbeat = Peers::new(settings(policy, 4, id)).beat(0); // 4: any number above `id`; replaced below
         let origin = Origin { nodes: peers.settings.nodes as u16, ..heartbeat.origin };
         peers.receive_heartbeat(&Heartbeat { origin, waiting: *waiting, ..heartbeat }).unwrap();
     }
@@ -62,7 +63,7 @@ fn node_with_loads(policy: &str, waiting: &[u32]) -> Peers {
     peers
 }
 
-/// Returns the number of fresh tasks sent to each node.
+/// Distributes `tasks` fresh tasks of this node. Returns the number that each node gets, this one included.
 fn destinations(peers: &mut Peers, tasks: u32) -> Vec<u32> {
     let mut counts = vec![0; peers.settings.nodes];
     for _ in 0..tasks {
@@ -175,7 +176,7 @@ fn heartbeat_reports_its_own_period() {
     let first = beat(&mut rack, 0);
     let done = BeatStatistics { migrations: 2, steals: 0, failed_tasks: 1, failed_steals: 2 };
     assert_eq!((first.done, first.number, first.waiting), (done, 2, 3));
-    // 3 waiting tasks of 80 us each, for 4 tasks at once of 64 slots each.
+    // 3 waiting tasks of 80 us each. The workers serve 4 tasks at once, and each of these counts as 64 slots.
     assert_eq!(first.load, 3.0 * 80.0 / (4.0 * 64.0));
     let second = beat(&mut rack, 0);
     assert_eq!((second.done, second.number), (BeatStatistics::default(), 3));

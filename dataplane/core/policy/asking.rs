@@ -4,8 +4,8 @@
 //!
 //! A task waits for its answers in its pool's queue. Its candidates are drawn on arrival, from the state of
 //! the random source at that time; the decision repeats the same draws. An answer reports the queue at the
-//! moment of the probe. Tasks that this dispatcher sent after the probe are added, because they arrive after
-//! it.
+//! moment of the probe. The dispatcher adds its own tasks sent since the waiting task's arrival, shortly before the
+//! probe, because most of them arrive after it.
 //!
 //! A lost answer to the first waiting task delays the tasks behind it by up to [`PROBE_TIMEOUT_NS`]. Overtaking would
 //! give another order than the simulator's, for a rare loss.
@@ -30,7 +30,7 @@ pub type Probe = (Member, u16);
 struct TaskProbes {
     /// Random source for the decision.
     rng: Rng,
-    /// Probed members, with the number of tasks sent to each before the probe.
+    /// Probed members, with the number of tasks sent to each by the waiting task's arrival.
     probed: ArrayVec<(Member, u32), SAMPLES_MAX>,
     /// Members that have not answered: one bit for each entry of `probed`.
     open: u16,
@@ -42,14 +42,15 @@ struct TaskProbes {
 
 const _: () = assert!(SAMPLES_MAX <= u16::BITS as usize);
 
-/// Result of processing an answer.
+/// Result of processing an answer. After `Ready`, the caller offers the first waiting task again. It counts `Late`
+/// answers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The answer was expected, and a task may go now.
+    /// The answer was the last one for the first waiting task, which may go now.
     Ready,
-    /// The answer was expected.
+    /// Any other expected answer.
     Taken,
-    /// No task waits for this answer.
+    /// No task waits for this answer: its task has left, or it is a duplicate.
     Late,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct PendingProbes {
     /// Queues for decisions: each member's last answer, plus the tasks sent since its probe. The view reads them
     /// as shared atomics; only this core accesses them, so `Relaxed` suffices.
     queues: Arc<[AtomicU32]>,
-    /// Tasks sent to each member.
+    /// Number of tasks sent to each member so far. Wraps around.
     sent: Box<[u32]>,
     /// Number of the probe that each member answered last.
     last_answered: Box<[Option<u16>]>,
@@ -92,7 +93,7 @@ impl PendingProbes {
         Arc::clone(&self.queues)
     }
 
-    /// Returns true if one more task may wait for probes.
+    /// Returns true if one more task may wait for probes, without an allocation on the polling core.
     pub fn has_room(&self) -> bool {
         self.tasks.len() < self.tasks.capacity()
     }
@@ -175,7 +176,7 @@ impl PendingProbes {
         queue.store(queue.load(Relaxed).saturating_add(1), Relaxed);
     }
 
-    /// Returns the number of missing answers since the last call.
+    /// Returns the number of missing answers of tasks that left since the last call, for a counter.
     pub fn take_unanswered(&mut self) -> u64 {
         std::mem::take(&mut self.unanswered)
     }

@@ -80,7 +80,7 @@ fn parse_slo(parameters: &str) -> Option<Objective> {
 }
 
 impl Objective {
-    /// Returns the name of the figure.
+    /// Returns the name of the minimised figure, for the reasons of decisions: as configured, without an SLO's limit.
     #[must_use]
     pub fn figure_name(&self) -> String {
         match self {
@@ -125,7 +125,8 @@ impl PolicyChoice {
     }
 }
 
-/// Returns the policy of a pool about which its node knows too little: `eft`, which needs no configuration.
+/// Returns the policy before a node's first choice, and after the simulator has mispredicted the running policy:
+/// `eft`, which needs no configuration.
 #[must_use]
 pub fn fallback() -> PolicySpec {
     PolicySpec::usual(&eft::ENTRY)
@@ -185,8 +186,9 @@ impl FromStr for PolicyChoice {
 }
 
 impl Entry {
-    /// Returns true if a node may choose the policy for a pool under [`PolicyChoice::Auto`]. The simulator must give it
-    /// what a leaf gives it: a load report with each reply, and no benchmark tasks.
+    /// Returns true if a node may choose the policy for a pool under [`PolicyChoice::Auto`]. Excludes spine policies,
+    /// policies whose members choose their reports, and policies that learn. The simulator gives the last two other
+    /// input than a leaf, which has a load report in each reply and no benchmark tasks.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
         self.runs != Runs::Spine && !self.members_choose_reports() && !self.learns

@@ -97,8 +97,8 @@ pub struct Bounded {
     losses: Losses,
 }
 
-/// Time of a member's last reply, or of a task sent to it while it had none. The flag is true while this core has no
-/// other task there: only then does the task's reply measure a round trip. (A wait behind another core's task adds to
+/// Time of a member's last reply, or of the first task sent to the idle member. The flag is true while this core knows
+/// of no other task there. Only such a task measures a round trip. (A wait behind another core's unknown task adds to
 /// the round trip. So with more cores a member needs more tasks to be busy.)
 #[derive(Clone, Copy, Debug)]
 struct LastActivity {
@@ -119,13 +119,13 @@ impl LastActivity {
         self.word >> 1
     }
 
-    /// Returns the flag: the member has one task of this core, sent at this time.
+    /// Returns the flag: the member has one known task, sent at this time.
     #[inline(always)]
     fn is_alone(self) -> bool {
         self.word & 1 == 1
     }
 
-    /// Records another task for a member that had `queue` tasks. `first` is the value for a member without tasks.
+    /// Records another task for a member that had `queue` tasks. `first` replaces the value of a member without tasks.
     #[inline(always)]
     fn record_task(&mut self, queue: u32, first: Self) {
         match queue {
@@ -154,7 +154,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// Sets the numbers of members and cores that share the tasks.
+    /// Sets the numbers of members and cores that share the tasks. The length of a measurement window depends on them.
     fn share(&mut self, members: usize, cores: usize) {
         (self.members, self.cores) = (members, cores);
         self.window_replies = self.measured.window_replies(members, cores);
@@ -183,7 +183,7 @@ struct ReplyMeasurements {
 }
 
 impl ReplyMeasurements {
-    /// Starts a run of replies at one time, of `members` members.
+    /// Starts the measurement of a run of replies, all received at `now_ns`, in a pool of `members` members.
     #[inline(always)]
     fn begin_run(&mut self, now_ns: u64, members: usize, adapts: bool) -> ReplyRun<'_> {
         let activity = &mut self.activity[..members];
@@ -206,7 +206,8 @@ struct ReplyRun<'a> {
 }
 
 impl ReplyRun<'_> {
-    /// Records a reply. With a fixed bound it records only the service time, and one reply in [`SAMPLE`] fully.
+    /// Records a reply as the member's last activity, and its measurements. With a fixed bound it measures only the
+    /// longest service time, except for one reply in [`SAMPLE`].
     #[inline(always)]
     fn record(&mut self, report: &Report) {
         let activity = &mut self.activity[report.member.index()];
@@ -233,8 +234,8 @@ impl ReplyRun<'_> {
     }
 }
 
-/// Members ranked by this core's count of their tasks. Tasks of other cores do not update the ranks; checks
-/// against the view correct them.
+/// Members ranked by their tasks. This core's tasks and replies update the ranks. Those of other cores do not;
+/// comparisons with the view's counts over all cores correct the ranks.
 #[derive(Clone, Debug)]
 struct FreePlaces {
     ranks: Ranks,
@@ -244,7 +245,7 @@ struct FreePlaces {
 }
 
 impl FreePlaces {
-    /// Returns true if each member holds at least `bound` tasks by this core's count.
+    /// Returns true if each member holds at least `bound` tasks by the ranks.
     #[inline(always)]
     fn is_full(&self, bound: usize) -> bool {
         self.ranks.least() >= bound
@@ -312,8 +313,8 @@ impl FreePlaces {
         found
     }
 
-    /// Same as [`Self::find`], with up to `checks` comparisons with the view. Also continues with the next front
-    /// after all members of `front` have received a task.
+    /// Same as [`Self::find`], with up to `checks` comparisons with the view; returns `None` if all of these fail. Also
+    /// continues with the next front after all members of `front` have received a task.
     #[cold]
     #[inline(never)]
     fn find_checked(
@@ -382,14 +383,14 @@ impl Bounded {
         adaptive
     }
 
-    /// Returns the current bound.
+    /// Returns this core's own bound. Cores that share the places use the agreed one instead.
     #[must_use]
     pub fn bound(&self) -> usize {
         self.measurements.bound.tasks
     }
 
-    /// Returns the measured hand-over time: from a task's sending to its reply, minus its service time. 0
-    /// before the first measurement.
+    /// Returns the mean hand-over time: from a task's sending to its reply, minus its service time. 0 before the first
+    /// measurement.
     #[must_use]
     pub fn round_trip_ns(&self) -> f64 {
         self.measurements.bound.measured.round_trip_ns()
@@ -501,8 +502,8 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Checks whether a member has been silent for longer than the limits allow, and writes its lost tasks off.
-    /// Returns true if there were any.
+    /// Checks a member for lost tasks, by its silence and by its reports, and writes them off. Returns true if there
+    /// were any.
     fn watch(&mut self, member: Member, limits: SilenceLimits, view: &mut View) -> bool {
         let now_ns = view.now_ns();
         let (activity, cores) =
@@ -523,7 +524,7 @@ impl Policy for Bounded {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
-        picks.fill(None); // a run ends at the first task without a place, and leaves the rest as it is
+        picks.fill(None); // a run ends at the first task without a place, and does not write the remaining picks
         if view.pool_exchange().is_some() {
             return self.pick_shared(picks, view);
         }
@@ -551,7 +552,8 @@ impl Policy for Bounded {
         }
     }
 
-    /// Counts a task that was sent to a member without a pick, even above the bound.
+    /// Counts a task that the caller sent to a member without a pick, even above the bound. Takes no shared place: the
+    /// next checks remove the surplus place.
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.free.ranks.add(member);
         let first = LastActivity::new(view.now_ns(), true);
@@ -560,7 +562,8 @@ impl Policy for Bounded {
         self.measurements.activity[member.index()].record_task(queue, first);
     }
 
-    /// Processes a report without a reply: writes lost tasks off, and measures the service time if it has one.
+    /// Processes a report without a reply: writes lost tasks off, and measures the service time if it has one. The
+    /// report ends no silence.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let remaining = self.losses.take(report, view);
         if report.service_ns > 0 {
@@ -580,7 +583,8 @@ impl Policy for Bounded {
         self.slots.settle(member, self.shared_bound(), true, self.free.core, view);
     }
 
-    /// Adopts the caller's properties and takes all queues from the view: the ranks of a new policy start at 0.
+    /// Adopts the caller's properties, the set of active members and the common bound. Takes all queues from the view:
+    /// the ranks of a new policy start at 0.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.free.core = caller.core;
         self.silence.on_members(caller, view);

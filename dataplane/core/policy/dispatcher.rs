@@ -42,8 +42,8 @@ struct Backlog {
     bound: usize,
     /// Treatment of a task beyond the bound.
     overflow: Overflow,
-    /// True if the first task to wait may do so while no member is present. Tasks that come while others wait join them.
-    /// False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
+    /// True if the first task to wait may do so while no member is present. Tasks that come while others wait join
+    /// them. False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
     without_members: bool,
     /// Arrival times of waiting tasks, at most [`QUEUE`] of them. The cores of a node compare their oldest ones,
     /// so that the task that has waited longest goes first.
@@ -87,7 +87,8 @@ pub struct Dispatcher {
     /// True if a task without a pick must wait.
     holds: bool,
     backlog: Backlog,
-    /// True if the policy probes members for each task.
+    /// True if the policy of [`Dispatcher::new`] can probe members by messages. Only [`Dispatcher::set_reports`] reads
+    /// it.
     probes: bool,
     /// Probes of the waiting tasks, if probes are messages.
     pending: Option<Box<PendingProbes>>,
@@ -179,13 +180,14 @@ impl Dispatcher {
         self.caller.reports
     }
 
-    /// Declares that no task is lost in transit, see [`Caller`].
+    /// Declares that no task is lost in transit, as in shared memory, see [`Caller`].
     pub fn set_lossless(&mut self) {
         self.caller.lossless = true;
         self.review_members();
     }
 
-    /// Declares that the caller runs benchmark tasks, see [`Caller`].
+    /// Declares that the caller runs benchmark tasks, see [`Caller`]. Some policies learn the members' speeds from
+    /// them. Simulators call it; nodes send no benchmark tasks.
     pub fn run_benchmarks(&mut self) {
         self.caller.benchmarks = true;
         self.review_members();
@@ -273,9 +275,10 @@ impl Dispatcher {
         }
     }
 
-    /// Chooses a member for a task, and counts it as sent. If no member has a free place, `reclaim` gives up an
-    /// incomplete task (some of its packets have not arrived) and returns its member. This function writes that
-    /// task off, which frees its place, and tries again.
+    /// Chooses a member for a task regardless of waiting tasks, and counts it as sent. With probes in messages, the
+    /// task must be the first waiting one. If no member has a free place, `reclaim` gives up an incomplete task (some
+    /// of its packets have not arrived) and returns its member. This function writes that task off, which frees its
+    /// place, and tries again.
     #[inline]
     pub(crate) fn choose(
         &mut self,
@@ -478,7 +481,7 @@ impl Dispatcher {
     }
 
     /// Counts a task as sent to `member` without a choice by the policy: a task that the caller placed, the rest of a
-    /// batch, or a task whose credit another one had taken.
+    /// batch, or a task that `reclaim` gave up too early: its missing packets have arrived.
     pub fn count_placed(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
@@ -495,8 +498,8 @@ impl Dispatcher {
         written_off
     }
 
-    /// Corrects the counts for `surplus` answers of `member`, over all cores, that answered no task of this node. Each
-    /// of them was counted and made the member's outstanding tasks one too few.
+    /// Corrects the counts for `surplus` answers of `member`, over all cores, that answered no task of this node. On a
+    /// node with several cores each answer counts, so each of these made the member's outstanding tasks one too few.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.view.take_back(member, surplus);
         self.policy.on_written_off(member, &mut self.view);
@@ -557,7 +560,8 @@ impl Dispatcher {
     }
 
     /// Swaps the policy between bursts and leaves the old one in `prepared`; the view stays. Call
-    /// [`Dispatcher::review_members`] afterwards.
+    /// [`Dispatcher::review_members`] afterwards. Probes do not change, so a pool with reports in messages must keep
+    /// its policy.
     pub fn swap_policy(&mut self, prepared: &mut PreparedPolicy) {
         // The caller frees the old policy outside the polling core.
         std::mem::swap(&mut self.policy, &mut prepared.policy);
@@ -612,7 +616,7 @@ impl AsMut<Self> for Dispatcher {
 }
 
 /// Publishes the changes of these dispatchers, one per pool, to the node's other cores, and processes theirs. An
-/// overloaded core (`keeps_up` is false) publishes only some of its changes.
+/// overloaded core (`keeps_up` is false) publishes only its larger changes.
 pub fn exchange<D>(exchange: &mut Exchange, dispatchers: &mut [D], keeps_up: bool)
 where
     D: AsMut<Dispatcher>,

@@ -37,7 +37,7 @@ pub struct Fifo {
     len: u32,
 }
 
-/// An empty slab that grows.
+/// Creates an empty slab that grows, for simulators and emulations.
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self { entries: Vec::new(), free: END, grows: true }
@@ -53,13 +53,13 @@ impl<T> Slab<T> {
         Self { entries, free: if room > 0 { 0 } else { END }, grows: false }
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots, in use or free.
     #[must_use]
     pub fn room(&self) -> usize {
         self.entries.len()
     }
 
-    /// Stores an item and returns its slot.
+    /// Stores an item in no list, and returns its slot.
     ///
     /// # Errors
     /// Returns the item if all slots are in use.
@@ -140,7 +140,7 @@ impl<T> Slab<T> {
         entry.item.take()
     }
 
-    /// Iterates over the items of a list in order.
+    /// Iterates over the items of a list in order, for example to prefetch them.
     #[inline]
     pub fn iter(&self, list: Fifo) -> impl Iterator<Item = &T> {
         let mut slot = list.first;

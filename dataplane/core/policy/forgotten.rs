@@ -1,10 +1,11 @@
 //! Detection of members that the policy `pi` (persistent idle) would never choose again. It sends tasks only to members
-//! on its core's list of idle ones, or to the last of them. A forgotten member is on no list, because the report that
-//! would have put it there was lost, overtaken by an older one, or belonged to a lost task.
+//! on its core's list of idle ones or, if the list is empty, to the last member that reported to be idle. A forgotten
+//! member is on no list, because the report that would have put it there was lost, overtaken by an older one, or
+//! belonged to a lost task.
 //!
-//! A member counts as forgotten under three conditions: it is on no list, its outstanding tasks did not change, and
-//! it sent no report between two checks. Meanwhile the members sent 16 reports each on average, or 100 ms passed.
-//! If the member is busy nevertheless, one task waits there.
+//! Each core searches its share of the members. A member counts as forgotten under three conditions: it is not on this
+//! core's list, its outstanding tasks did not change, and it sent no report between two checks. Meanwhile the members
+//! sent 16 reports each on average, or 100 ms passed. If the member is busy nevertheless, one task waits there.
 
 use super::Core;
 use super::structure::Line;
@@ -18,9 +19,9 @@ const WINDOW_NS: u64 = 100_000_000;
 /// State of each member at the last check.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastSeen {
-    /// Number of reports and outstanding tasks of each member.
+    /// Number of reports and outstanding tasks of each member, over all cores.
     counts: Vec<(u32, u32)>,
-    /// Number of reports of all members since the last check.
+    /// Number of reports of all members to this core since the last check.
     reports: usize,
     /// Time from which on a check happens even without enough reports.
     next_check_ns: u64,
@@ -53,7 +54,7 @@ impl LastSeen {
             let now = (view.reports(member), view.outstanding(member));
             let before = std::mem::replace(&mut self.counts[member.index()], now);
             let is_ours = member.index() % core.count == core.index;
-            // `insert` returns false for a member that is on a list.
+            // `insert` returns false for a member that is on the list or excluded.
             if is_ours && before == now && view.idle_mut().insert(member) {
                 line.join(member);
             }

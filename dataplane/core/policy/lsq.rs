@@ -202,7 +202,7 @@ impl Samples {
     }
 }
 
-/// Picks the shortest queue of the local view.
+/// Policy that picks the shortest queue of its local view.
 #[derive(Clone, Debug)]
 pub struct Lsq {
     /// The local view: the members in the order of their queues.
@@ -321,8 +321,8 @@ impl Policy for Lsq {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
-        // If each idle member belongs to one core: first those of this core. The ranks count an idle member as if it
-        // had a task.
+        // If each idle member belongs to one core: first those of this core. The ranks already count a task at each
+        // idle member, so these picks leave the ranks unchanged.
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         let (samples, picks) = (self.samples, &mut picks[taken..count]);
         let parts = view.parts();
@@ -365,7 +365,7 @@ impl Policy for Lsq {
         self.queues.set(report.member, rank_of(queue, view));
     }
 
-    /// Corrects the local view by another core's update.
+    /// Corrects the local view by another core's update. Reads what a report or a sample would show, by the variant.
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         let queue = match self.samples.count {
             // Whole tasks: the member's last report to any core, plus the tasks sent since.
@@ -397,9 +397,10 @@ impl Policy for Lsq {
         }
     }
 
-    /// Ranks the active members anew. The local view keeps their queues.
+    /// Ranks the active members anew. Members that the local view has already keep their queues. If each idle member
+    /// belongs to one core, takes all queues from the view instead.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.queues.rank(view); // keeps the local view's queues
+        self.queues.rank(view); // a new member's queue is 0
         if view.shares_idle() {
             share_idle(caller, view);
             // New ranks start at 0, but an idle member ranks as if it had a task: only its owner may prefer it.

@@ -46,14 +46,16 @@ pub struct MemberSide {
 
 impl MemberSide {
     /// Creates member `number` for `dispatchers` dispatchers, which all estimate it as idle. With [`Notify::Below`] it
-    /// is on the list of the dispatcher with its number, modulo their count.
+    /// is on the list of the dispatcher with its number, modulo their count: each list begins with its share of
+    /// the members.
     #[must_use]
     pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
         let list_owner = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
         Self { notify, estimates: vec![0; dispatchers].into(), list_owner }
     }
 
-    /// Resets the state for a new member that takes over this one's number: on no list, idle in all estimates.
+    /// Resets the state for a new member that takes over this one's number: on no list, idle in all estimates. It
+    /// reports when a dispatcher registers it.
     pub fn replace(&mut self, notify: Notify) {
         self.estimates.fill(0);
         (self.notify, self.list_owner) = (notify, None);
@@ -61,7 +63,7 @@ impl MemberSide {
 
     /// Handles a dispatcher that has just registered the member, which has `queue` tasks. Returns true if the
     /// member should report. A member with `Reply` or `Never` does not report. A member with `Below` does not if it is
-    /// on another list, or has too many tasks for any.
+    /// on another dispatcher's list, or its queue is not below the threshold.
     #[must_use]
     pub fn on_dispatcher_joined(&mut self, dispatcher: usize, queue: u32) -> bool {
         let reports = match self.notify {
@@ -78,8 +80,8 @@ impl MemberSide {
         reports
     }
 
-    /// Returns the dispatcher that an idle member should report to again, after a long time without tasks: its
-    /// last report may have been lost.
+    /// Takes an idle member off its list, after a long time without reports: the last one may have been lost. Returns
+    /// the dispatcher to report to again, if any.
     pub fn on_forgotten(&mut self, rng: &mut Rng) -> Option<usize> {
         self.list_owner = None;
         self.on_done(0, rng)

@@ -247,13 +247,13 @@ pub trait Policy {
     /// ([`View::members`]).
     fn on_members(&mut self, _caller: Caller, _view: &mut View) {}
 
-    /// Returns the next member for a benchmark task, if the caller carries these out.
+    /// Returns the next member for a benchmark task, if the caller carries these out. Its report shows the member's
+    /// speed to policies that learn rates.
     fn next_benchmark(&mut self) -> Option<Member> {
         None
     }
 
-    /// Updates time-dependent state. Called from time to time, and before each burst for pools that queue
-    /// tasks.
+    /// Updates time-dependent state. Called about once per tick, and before each burst for pools that queue tasks.
     fn on_tick(&mut self, _view: &mut View, _rng: &mut Rng) {}
 }
 

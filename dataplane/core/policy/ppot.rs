@@ -49,7 +49,7 @@ impl Ppot {
         Self { least_loaded, ..Self::default() }
     }
 
-    /// Chooses a member without counting it as sent.
+    /// Picks a member for one task without counting the task as sent. The policy with learned rates counts it itself.
     #[inline]
     pub fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
@@ -116,18 +116,18 @@ impl Policy for Ppot {
         }
     }
 
-    /// Returns the two members that the next pick draws.
+    /// Returns the two members that the next pick draws. The pick repeats the draws from a copy of the earlier `rng`.
     fn ask(&self, _view: &View, rng: &mut Rng) -> ProbedMembers {
         (0..2).filter_map(|_| self.alias.sample(rng)).collect()
     }
 
-    /// Processes a report of a reply whose task the caller has counted as answered, or a report without a reply.
+    /// Sets the member's load and writes off lost tasks. The caller has counted the reply as answered, if there is one.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        self.losses.answer_run(reports, view) // counts the answers, and writes off lost tasks
+        self.losses.answer_run(reports, view) // counts the answers, sets the loads, and writes off lost tasks
     }
 
     /// Rebuilds the table of draws for the active members and their rates.

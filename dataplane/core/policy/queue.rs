@@ -35,7 +35,8 @@ impl<T> QueueingDispatcher<T> {
         Self { tasks: Slab::with_room(dispatcher.queue().0), dispatcher, order: Fifo::EMPTY }
     }
 
-    /// Creates an empty queue without bound, which grows as tasks arrive.
+    /// Creates an empty queue without bound, which grows as tasks arrive. For the simulator: a polling core must not
+    /// allocate.
     #[must_use]
     pub fn unbounded(mut dispatcher: Dispatcher) -> Self {
         dispatcher.set_queue(usize::MAX, dispatcher.queue().1);
@@ -57,7 +58,7 @@ impl<T> QueueingDispatcher<T> {
         }
     }
 
-    /// Appends a task to the queue without a decision.
+    /// Appends a task to the queue without a decision, for callers that decide later (model `slots`).
     ///
     /// # Errors
     /// Returns the task if the queue is full.
@@ -96,7 +97,8 @@ impl<T> QueueingDispatcher<T> {
         self.tasks.get(self.order.first()?)
     }
 
-    /// Removes the first waiting task, if any, after [`Dispatcher::schedule`] chose its member, or to drop it.
+    /// Removes the first waiting task, if any: after [`Dispatcher::schedule`] chose its member, to drop it, or to
+    /// forward it.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let item = self.tasks.pop(&mut self.order)?;

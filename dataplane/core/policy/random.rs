@@ -27,7 +27,7 @@ pub const WEIGHTED: Entry = Entry {
     )
 };
 
-/// Picks any active member with equal probability.
+/// Policy that picks any active member with equal probability.
 #[derive(Clone, Debug, Default)]
 pub struct Random;
 
@@ -49,7 +49,7 @@ impl Policy for Random {
     }
 }
 
-/// Picks any active member in proportion to its service rate.
+/// Policy that picks any active member in proportion to its service rate.
 #[derive(Clone, Debug, Default)]
 pub struct WeightedRandom {
     /// Table for draws by weight; the weights are the configured rates.
@@ -74,7 +74,7 @@ impl Policy for WeightedRandom {
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
-        // Prepares draws in constant time.
+        // Adopts the active members and their rates. The table makes each draw take constant time.
         self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

@@ -15,7 +15,7 @@ pub const ENTRY: Entry = Entry {
     })
 };
 
-/// Cycles over the active members; cores start at different ones.
+/// State of the policy on one core, which cycles over the active members. Cores start at different ones.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     /// Index of the next one among the active members.
@@ -43,12 +43,13 @@ impl Policy for RoundRobin {
         Candidates::new(SelectionBasis::Turn, active.get(next).copied())
     }
 
+    /// Counts answers and stores loads. Returns the number of replies from members without an outstanding task.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        // Counts the answers. The choice ignores the loads; the state file shows them.
+        // The choice ignores the loads; the state file shows them.
         view.take_loads(reports)
     }
 
-    /// Starts each core at another member, so that the cores' first tasks do not meet at one.
+    /// Sets each core's next member, evenly spread over the members, so that the cores' tasks do not meet at one.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.next = view.active().len() * caller.core.index / caller.core.count;
     }

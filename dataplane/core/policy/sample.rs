@@ -41,8 +41,8 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
     if let Some(pool_exchange) = view.pool_exchange() {
-        // A token of the first row stands for an idle member. Further rows hold places under an earlier policy's
-        // bound.
+        // Tokens of the first row stand for idle members. Those of further rows remain from an earlier bounded policy:
+        // they are free places at members.
         pool_exchange.tokens().clear_from(1);
     }
     if reports == Reports::Messages {
@@ -58,7 +58,8 @@ pub(super) fn share_idle(caller: Caller, view: &mut View) {
 }
 
 /// Fills the first of `picks` with idle members, and counts a task as sent to each. These are members on this core's
-/// list, and members released to all cores. Returns their number. The caller decides on the remaining tasks.
+/// list, and members released to all cores. Returns their number. The caller decides on the remaining tasks. Cold,
+/// because only nodes with several cores call it.
 #[cold]
 pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     let mut parts = view.parts();
@@ -88,7 +89,7 @@ pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
 /// switch would have recirculated the packet. Horus runs on a programmable switch, whose pipeline reads only the loads
 /// in one pass. The switch recirculates if the drift of the member with the smaller *load* exceeds the difference of
 /// the loads (Horus 3.3): that member may be the worse one. It then folds drift into load, which makes the next
-/// recirculation rarer. This function folds nothing, so the count is an upper bound.
+/// recirculation rarer. This function folds nothing, so the callers' count (`resubmits`) is an upper bound.
 #[inline(always)]
 pub(super) fn compare(a: LoadEstimate, b: LoadEstimate) -> (bool, bool) {
     let (load_a, load_b) = (a.load().0, b.load().0);

@@ -137,7 +137,8 @@ fn reply_run(
 }
 
 /// Same as [`reply_run`], for pools in which each idle member belongs to one core: this core gets the members
-/// that become idle by these replies. In the ranks an idle member counts as if it had a task.
+/// that become idle by these replies. In the ranks an idle member counts as if it had a task: only its owner may prefer
+/// it.
 fn reply_shared(
     ranks: &mut impl Rank,
     reports: &[Report],

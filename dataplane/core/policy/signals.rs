@@ -21,8 +21,8 @@
 //! at two: it signals less often per task. Where racks of different sizes are chosen uniformly, small ones
 //! are overloaded unless the large one is offered whenever possible.
 //!
-//! Signals overtake each other on different paths. An IDLE_ADD that is overtaken by the preceding IDLE_REMOVE
-//! would starve an idle rack for ever, because without tasks no contradiction occurs. So signals are numbered
+//! Signals overtake each other on different paths. An IDLE_ADD that overtakes the preceding IDLE_REMOVE would
+//! starve an idle rack for ever, because without tasks no contradiction occurs. So signals are numbered
 //! (the header's `seq`), a spine ignores signals older than the latest ([`Latest`]), and a leaf repeats its
 //! state from time to time ([`Signals::repeat`]).
 
@@ -97,9 +97,9 @@ impl Protocol {
 /// A signal from a leaf to its spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// The rack has idle workers.
+    /// Puts the rack on the spine's idle list: enough of its workers are idle.
     IdleAdd,
-    /// The rack has no idle workers left.
+    /// Takes the rack off the list: too few or none are idle.
     IdleRemove,
     /// Average load of the rack.
     Load(Load),
@@ -134,7 +134,7 @@ impl Signals {
         self.workers = workers;
     }
 
-    /// Counts tasks that the spine sent to other cores of the leaf.
+    /// Counts tasks that the spine sent to other cores of the leaf, because its estimate includes them.
     pub fn note_tasks(&mut self, tasks: u64) {
         self.spine_estimate += tasks * u64::from(Load::ONE.0);
     }
@@ -145,7 +145,8 @@ impl Signals {
         (self.protocol == Protocol::Paper).then_some(signal)
     }
 
-    /// Returns the part of a member in the rack's sum of loads, which the load signal reports.
+    /// Returns the part of a member in the rack's sum of loads, which the load signal reports: its last reported load
+    /// under [`Protocol::EveryReply`]. Otherwise also the tasks sent since.
     #[inline]
     #[must_use]
     pub fn load_of(&self, view: &View, member: Member) -> u64 {
@@ -155,7 +156,8 @@ impl Signals {
         }
     }
 
-    /// Returns the increase of the rack's load by a task sent to a member.
+    /// Returns the increase of the rack's sum of loads by a task sent to a member. The caller adds it, so that the sum
+    /// agrees with [`Signals::load_of`] without a new summation.
     #[inline]
     #[must_use]
     pub fn load_of_task(&self) -> u64 {
@@ -224,6 +226,9 @@ impl Signals {
 
     /// Handles a reply, after which `idle` workers are idle and the loads sum to `total()`. Returns the signals to
     /// send: at most one about idleness and one with the load. `total` is a function because summing takes time.
+    ///
+    /// Under [`Protocol::Paper`] and [`Protocol::Text`] the load is sent once its average differs from the spine's
+    /// estimate by one task.
     #[inline]
     pub fn on_reply(&mut self, idle: usize, total: impl FnOnce() -> u64) -> [Option<Signal>; 2] {
         match self.protocol {
@@ -267,7 +272,7 @@ impl Signals {
     }
 }
 
-/// Latest signal number of each rack at a spine.
+/// Latest signal number of each rack at a spine. A leaf filters its workers' queue reports in the same way.
 #[derive(Clone, Debug)]
 pub struct Latest {
     /// Number of the latest accepted signal of each rack.
@@ -289,8 +294,8 @@ impl Latest {
         self.forgotten[rack.index()] = true;
     }
 
-    /// Returns true if `number` is not older than the latest signal of `rack`. A rack numbers its signals from 1;
-    /// the numbers wrap around.
+    /// Returns true, and records `number`, if it is not older than the latest signal of `rack`. Accepts a duplicate. A
+    /// rack numbers its signals from 1; the numbers wrap around.
     pub fn accepts(&mut self, rack: Member, number: u16) -> bool {
         let newest = &mut self.numbers[rack.index()];
         let is_forgotten = std::mem::take(&mut self.forgotten[rack.index()]);

@@ -40,13 +40,13 @@ const CHECK_MOST_NS: u64 = 1_000_000;
 /// Silences of members with tasks that ended with a reply, and the share of lost tasks, over all members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SilenceTracker {
-    /// Longest recent silence; it fades by [`LONGEST_KEPT`] per window.
+    /// Longest recent silence; multiplied by [`LONGEST_KEPT`] after each window.
     longest_ns: f64,
     /// Mean of the recent silences.
     mean_ns: f64,
     /// Number of replies so far.
     replies: u64,
-    /// Number of replies in the window of the longest silence.
+    /// Number of replies since the last window ended.
     window: u64,
     /// Share of lost tasks among the recent ones, as an exponentially weighted mean.
     lost_share: f64,
@@ -62,7 +62,7 @@ pub(super) struct SilenceLimits {
     pub trip_ns: Option<u64>,
     /// Number of consecutive write-offs of a member that loss explains. They do not double the silence limit.
     pub explained: u32,
-    /// Maximum number of tasks that a member's reports may deny before it is idle again.
+    /// Maximum number of tasks that a member's reports may deny before it has been idle for a silence limit.
     pub denials: u32,
     /// Dispatcher cores of the node.
     pub cores: usize,
@@ -162,7 +162,8 @@ pub(super) struct Counts {
     pub own_reports: u32,
     /// True if the number of answered tasks exceeds the sent ones: some written-off tasks had not been lost.
     pub is_surplus: bool,
-    /// Time of the last reply to this core, or of its last task to the idle member.
+    /// Start of the member's silence, from the policy: last reply to this core, first task to the idle member, or last
+    /// check that found changed counts. The time of other cores' tasks and replies is unknown.
     pub touched_ns: u64,
 }
 
@@ -193,14 +194,15 @@ pub(super) struct SilenceWatch {
     losses: u32,
     /// Tasks written off for silence since its last reply.
     written_off: u32,
-    /// Tasks denied by its reports since it was last idle.
+    /// Tasks denied by its reports since it was last idle for a silence limit.
     denied: u32,
     /// Mark of the tasks for which the next denial is sought.
     mark: Option<Mark>,
 }
 
 impl SilenceWatch {
-    /// Handles a change of the member's counts by another event than a task or reply. The mark would count wrong tasks.
+    /// Handles a write-off or correction of the member's counts by the dispatcher. Drops the mark: its number of sent
+    /// tasks is wrong then.
     pub fn recounted(&mut self) {
         self.mark = None;
     }
@@ -211,7 +213,7 @@ impl SilenceWatch {
         self.own_reports = self.own_reports.wrapping_add(1);
     }
 
-    /// Returns true if no task or reply changed the counts after the last check.
+    /// Returns true if the counts are those of the last check: no task, reply or report to another core came.
     pub fn is_quiet(&self, counts: &Counts) -> bool {
         (self.reports, self.outstanding) == (counts.reports, counts.outstanding)
     }
@@ -395,20 +397,20 @@ impl SilenceChecks {
         Some(SilenceLimits { silence_ns, trip_ns, explained, denials, cores })
     }
 
-    /// Handles a report without a reply, such as a keep-alive. It does not end a silence: the worker may be alive, and
-    /// its task lost.
+    /// Handles a report without a reply to this core, such as a keep-alive. It does not end a silence: the worker may
+    /// be alive, and its task lost. The checks cannot distinguish such a report to another core from a reply.
     pub fn reported(&mut self, member: Member) {
         self.watches[member.index()].reported();
     }
 
-    /// Handles a change of a member's counts by another event than a task or reply.
+    /// Handles a write-off or correction of a member's counts by the dispatcher.
     pub fn recounted(&mut self, member: Member) {
         self.watches[member.index()].recounted();
     }
 
     /// Checks a member for lost tasks. Writes them off on the core that looks after the member. Returns true if
-    /// there were any. The caller's `touched_ns` returns the time of the last reply to this core, or of its last task
-    /// to the idle member. Its argument is true if no task or reply changed the counts after the last check.
+    /// there were any. The caller's `touched_ns` returns [`Counts::touched_ns`]. Its argument is
+    /// [`SilenceWatch::is_quiet`]: if false, another core may have changed the counts since the last check.
     pub fn check(
         &mut self,
         member: Member,

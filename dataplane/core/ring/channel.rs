@@ -91,7 +91,7 @@ impl Channel {
     }
 
     /// Gives a task to the worker. Returns false without effect if there is no worker, no free slot, or the
-    /// task is too long.
+    /// task is too long. Does not wake a sleeping worker; [`Channel::collect`] does.
     #[inline]
     pub fn send(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
         // An excluded worker may still read its old tasks, so their bytes must not change before the next grant.
@@ -169,7 +169,7 @@ impl Channel {
         self.wake();
     }
 
-    /// Wakes the worker if it sleeps.
+    /// Wakes the worker if it sleeps, so that it sees a stop or a revocation.
     pub fn wake(&self) {
         park::wake(&self.sleep[0]);
     }

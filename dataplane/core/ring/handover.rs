@@ -84,14 +84,16 @@ impl<T: Token> Producer<T> {
         claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
     }
 
-    /// Returns true if a worker is attached and a slot is free.
+    /// Returns true if the worker has the grant and a slot is free. A departed worker keeps the grant until
+    /// [`Producer::take_back`] revokes it.
     #[inline]
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.sender().is_granted() && self.sender().room() > 0
     }
 
-    /// Gives a task to the worker, with a number (`note`) that accompanies it.
+    /// Gives a task to the worker, with a number (`note`) that accompanies it. Does not wake the worker:
+    /// [`Producer::collect`] does.
     ///
     /// # Errors
     /// Returns the task if no worker has the grant or no slot is free.
@@ -139,8 +141,9 @@ impl<T: Token> Producer<T> {
         self.panicked.load(Relaxed)
     }
 
-    /// Takes back the next task that a departed worker did not take. `None` while the worker is attached.
-    /// Call `collect` before: uncollected completions also give `None`, and their numbers are lost.
+    /// Takes back the next task that a departed worker did not take, and revokes the worker's grant. `None` while the
+    /// worker is attached. Call `collect` between the departure and this call: otherwise this call collects the last
+    /// completions, discards their numbers, and returns `None`.
     pub fn take_back(&mut self) -> Option<(T, u32)> {
         if self.is_left() && matches!(self.collect(), Ok(done) if done.is_empty()) {
             self.untaken = self.channel.sender_mut().revoke();

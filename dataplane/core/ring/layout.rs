@@ -9,7 +9,7 @@
 //! | per channel: control | u64: granted claim, first task, requests | dispatcher |
 //! | per channel: claim | u64: claim, process, last orderly departure, name, thread | worker on attaching and leaving |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
-//! | per channel: credit | u64: tasks completed, time worked | worker; dispatcher on a grant |
+//! | per channel: credit | u64: tasks completed, time worked, start of list, quanta | worker; dispatcher on a grant |
 //! | per channel: slots | two u64 per slot: one of number and length, one of position and class | dispatcher |
 //! | per channel: completed | u64 per slot: slots of tasks completed in any order | worker |
 //! | per channel: area | per slot: ids, bytes of the task; number, length, time, bytes of the reply | both in turn |
@@ -46,7 +46,8 @@ pub const SLOTS_MAX: usize = 1 << 14;
 pub const PAYLOAD_MAX: usize = 1 << 16;
 
 impl RegionShape {
-    /// Returns true if all dimensions are within bounds, so that no sum overflows and 32 bits hold each offset.
+    /// Returns true if all dimensions are within bounds and the areas of all channels together are below 4 GiB. Then no
+    /// sum overflows, and a slot's 32-bit position reaches each task of its channel's area.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         (1..=CHANNELS_MAX).contains(&self.channels)
@@ -180,7 +181,7 @@ mod tests {
             RegionShape { slots: 1 << 40, ..possible },
             RegionShape { payload: 0, ..possible },
             RegionShape { payload: usize::MAX, ..possible },
-            // Each dimension is allowed, but offsets exceed 32 bits.
+            // Each dimension is allowed, but the areas exceed 4 GiB.
             RegionShape { channels: CHANNELS_MAX, slots: SLOTS_MAX, payload: PAYLOAD_MAX },
         ];
         assert!(impossible.iter().all(|shape| !shape.is_possible()));

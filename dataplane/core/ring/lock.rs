@@ -57,7 +57,7 @@ pub(crate) fn lock(file: &File, offset: i64) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns true if another holder has locked the byte, or the system cannot tell.
+/// Returns true if another holder has locked the byte, or the system cannot tell. No live process may count as dead.
 pub(crate) fn is_locked(file: &File, offset: i64) -> bool {
     let mut lock = byte_lock(offset, libc::F_WRLCK);
     // SAFETY: as in `lock`; the call writes its answer into it.

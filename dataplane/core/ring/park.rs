@@ -16,7 +16,8 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
 /// Sleeps until woken, or for at most `longest`, unless `is_ready` returns true. May return earlier, so the caller
-/// checks for a task afterwards.
+/// checks for a task afterwards. `longest` also bounds the delay of a single [`wake`] without an outstanding task,
+/// which a worker about to sleep may miss.
 pub fn sleep(word: &AtomicU32, longest: Duration, is_ready: impl Fn() -> bool) {
     word.store(ASLEEP, Release);
     // The dispatcher reads the word while a task is outstanding, so a task that arrives after this check
@@ -38,7 +39,7 @@ pub fn is_asleep(word: &AtomicU32) -> bool {
     word.load(Relaxed) == ASLEEP
 }
 
-/// Wakes a sleeping worker. Without effect on a running one, except that a worker about to sleep stays awake.
+/// Wakes a sleeping worker, or keeps one awake that is about to sleep. Without effect unless [`is_asleep`].
 #[cold]
 pub fn wake(word: &AtomicU32) {
     if word.swap(AWAKE, Acquire) == ASLEEP {
@@ -66,7 +67,7 @@ mod tests {
                 std::thread::yield_now();
             }
             ready.store(true, Release);
-            // Like a dispatcher, which checks until the worker has answered.
+            // The word was already `ASLEEP`, so one call suffices.
             wake(&word);
         });
     }

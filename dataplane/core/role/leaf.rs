@@ -126,7 +126,7 @@ where
     }
 
     /// Enables measurements of the time that decisions take. `stopwatch` reads the real time, in ticks of the leaf's
-    /// clock; `None` disables them.
+    /// clock; `None`, as in emulated time, disables them.
     #[must_use]
     pub fn with_stopwatch(mut self, stopwatch: Option<fn() -> u64>) -> Self {
         self.sampler = Sampler::new(stopwatch);
@@ -269,7 +269,7 @@ where
         }
     }
 
-    /// Carries out the verdict on a packet received by the port `from`.
+    /// Carries out the verdict on a packet received by the port `from`. The stages have counted a `Drop`.
     fn apply(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
         match verdict {
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
@@ -357,8 +357,8 @@ where
         delay.holds_back = may_delay && !self.node.reaches_workers();
     }
 
-    /// Announces on all ports with clients and the address's IP version that this node now has the address, by
-    /// gratuitous ARP or an unsolicited neighbour advertisement.
+    /// Announces a service address of a spine, by gratuitous ARP or an unsolicited neighbour advertisement: another
+    /// spine may have had it before. Sends on all ports with clients and the address's IP version.
     fn announce(&mut self, address: IpAddr) {
         for port in 0..self.node.stages.network().ports().len() {
             let PortAddress { side, v6, .. } = *self.node.stages.network().port(port);
@@ -386,8 +386,8 @@ where
         }
     }
 
-    /// Sends or drops held packets whose wait has ended: at most one burst, as many as a device gets in a usual poll.
-    /// Returns true if there was one.
+    /// Sends or drops held packets whose wait has ended. At most one burst, because a usual poll gives a device no more
+    /// packets to send. Returns true if there was one.
     #[inline]
     fn release(&mut self, now: u64) -> bool {
         for released in 0..BURST {
@@ -444,7 +444,7 @@ where
         self.node.stages.collect_picks();
     }
 
-    /// Stops the leaf: drops and counts held packets, and returns the ports.
+    /// Stops the leaf: drops and counts held packets, sends queued ones, and returns the ports.
     pub fn close(mut self) -> Vec<P> {
         self.abandon();
         self.out.ports.into_iter().collect()

@@ -12,7 +12,8 @@
 //! pool are full, the pool takes the credit of its oldest unfinished task at once ([`AffinityTable::reclaim`]).
 //! That task counts again when its last packet arrives.
 //!
-//! The alternative is to count a task from its last packet on. A bound would then ignore honest tasks in transfer.
+//! The alternative is to count a task from its last packet on. A member's bound of outstanding tasks would then ignore
+//! honest tasks in transfer.
 
 use std::collections::VecDeque;
 
@@ -169,8 +170,8 @@ impl AffinityTable {
         }
     }
 
-    /// Allocates the queue of unfinished tasks for one more pool. A task that leaves a full queue returns its
-    /// credit only when its entry is needed.
+    /// Allocates the queue of unfinished tasks for one more pool. The control calls it, because polling cores must not
+    /// allocate. A task that leaves a full queue returns its credit only when its entry is needed.
     #[must_use]
     pub fn queue_of_a_pool() -> PoolQueue {
         PoolQueue { tasks: VecDeque::with_capacity(NEW_POOL), reclaimed: 0 }
@@ -246,10 +247,10 @@ impl AffinityTable {
         Some(found)
     }
 
-    /// Checks that the table has room for a task.
+    /// Checks that a new task may be recorded: its source is below the bound, and its set has an entry for it.
     ///
     /// # Errors
-    /// The reason if it has none.
+    /// The reason if it may not.
     pub fn check_room(&mut self, key: Key, now: u64) -> Result<(), TrackRefusal> {
         let per_source = self.per_source;
         if *self.source(key.src) >= per_source {
@@ -346,7 +347,7 @@ impl AffinityTable {
                 else {
                     break;
                 };
-                // The rest is rarely due. A task that was due again, and went to the end, may lie behind later ones, and then
+                // The rest is rarely due. A task that moved to the end may lie behind tasks with a later `due`. It then
                 // expires late, by less than the timeout.
                 if due >= now {
                     break;

@@ -47,7 +47,7 @@ const MESSAGES_MAX: usize = 64;
 /// Maximum number of idle-state changes by which a core of a spine may lag behind.
 const IDLE_MAX: usize = 1024;
 
-/// Message to a leaf, a spine or a worker.
+/// Message to a leaf or a spine, or queue probe to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutgoingMessage {
     /// Port to the receiver.
@@ -94,7 +94,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Returns true if the spine at this place is silent.
+    /// Returns true if the spine at this place is silent. The node reports it to its controller, which may then mark
+    /// the spine as down.
     #[must_use]
     pub fn is_silent(&self, place: usize) -> bool {
         self.silent.load(Relaxed) >> place & 1 != 0
@@ -108,7 +109,7 @@ pub enum Age {
     First,
     /// First message after a silence.
     Back,
-    /// Not older than any earlier one.
+    /// Not older than any earlier one; possibly a duplicate.
     New,
     /// Older than an earlier one.
     Old,
@@ -355,7 +356,8 @@ impl Fabric {
         self.lingering.iter().any(Option::is_some)
     }
 
-    /// Returns true if the time for in-flight tasks of this pool is over.
+    /// Returns true if the time for in-flight tasks of this pool is over. The caller then ends it by
+    /// [`Fabric::linger`].
     pub(super) fn has_lingered(&self, pool: usize) -> bool {
         self.lingering[pool].is_some_and(|until_ns| self.now_ns >= until_ns)
     }

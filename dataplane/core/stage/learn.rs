@@ -1,10 +1,10 @@
 //! Learns neighbours from passing tasks: a host on one of the node's own networks has the MAC address that
-//! its packets come from. Live entries are not changed, see [`crate::state::neighbour`]. Replies to these clients then
-//! need no ARP request.
+//! its packets come from. Resolved entries keep their MAC address, see [`crate::state::neighbour`]. Replies to these
+//! clients then need no ARP request.
 //!
 //! Examining every task would cost time for each. So only one burst with datagrams per port is examined
-//! between two ticks. If a reply has to wait for a client, every burst of that client's port is examined for
-//! a second.
+//! between two ticks. If a reply has to wait for a client's MAC address, every burst of that client's port is examined
+//! for a second.
 
 use super::Stages;
 use super::liveness::NeighbourProbe;
@@ -69,7 +69,8 @@ impl LearnSchedule {
     }
 }
 
-/// Learns from the sources of a burst's datagrams to the node.
+/// Learns clients' MAC addresses from a burst's datagrams to the node. If sources contradict resolved entries, queues a
+/// probe of the last of these hosts.
 #[cold]
 #[inline(never)]
 pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
@@ -87,7 +88,7 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     {
         has_packets = true;
         let Some((slot, address, outcome)) = learn_client(stages, port, frame) else { continue };
-        // The known host is live and has another MAC address.
+        // The entry has another MAC address, and keeps it.
         if outcome == LearnOutcome::Conflict {
             contradicted = Some((slot, address));
         }
@@ -102,7 +103,8 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     }
 }
 
-/// Returns true for a frame to the node itself that is long enough for a datagram.
+/// Returns true for an IP frame to the node itself that is long enough for a datagram. The protocol may be any: each
+/// such frame shows its sender's MAC address.
 fn is_udp_to(port_mac: Mac, frame: &[u8]) -> bool {
     let least = match ether::ether_type(frame) {
         ether::IPV4 => udp::PAYLOAD,
@@ -112,8 +114,8 @@ fn is_udp_to(port_mac: Mac, frame: &[u8]) -> bool {
     frame.len() >= least && ether::is_to(frame, port_mac)
 }
 
-/// Learns a client from a frame. Returns its slot, its address and the outcome, or `None` if the frame shows
-/// no client. A later stage decides if its task is accepted.
+/// Learns a client from a frame. Returns its slot, its address and the outcome, or `None` if the source is no client on
+/// the port's own network. A later stage decides if its task is accepted.
 fn learn_client(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
     match ether::ether_type(frame) {
         ether::IPV6 => learn_source::<u128>(stages, port, frame),

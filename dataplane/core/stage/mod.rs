@@ -102,7 +102,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns true if the packet is forwarded out of this port.
+    /// Returns true if the packet is forwarded out of this port. A leaf moves a burst as a whole if all its packets
+    /// are.
     #[inline(always)]
     pub fn leaves_by(self, port: u8) -> bool {
         matches!(self, Self::Forward { port: exit, .. } if exit == port)
@@ -186,7 +187,7 @@ pub struct Stages {
     fast: (Tables<u32>, Tables<u128>),
     /// Number of tasks in all pools' queues.
     waiting: usize,
-    /// Room for waiting tasks that must at least exist, whatever bounds the pools' queues have now.
+    /// Minimum number of waiting tasks for which there is memory. Pools added later may have larger queues than now.
     waiting_least: usize,
     /// True if a member may have become free. Cleared by [`Stages::take_freed`].
     freed: bool,
@@ -294,8 +295,8 @@ impl Stages {
         }
     }
 
-    /// Handles the packets of a burst from `done` on, the first of which does not take the fast path. Behind a
-    /// completion report the fast path goes on; any other such packet ends it.
+    /// Handles the packets of a burst from `done` on, the first of which does not take the fast path. The fast path
+    /// resumes behind a completion report. Behind any other such packet, all packets go through the stages.
     fn process_rest<B: Buf>(
         &mut self,
         port: usize,
@@ -440,7 +441,7 @@ impl Stages {
         }
     }
 
-    /// Learns MAC addresses from the sources of tasks, if the port is due.
+    /// Learns clients' MAC addresses from the sources of the burst's datagrams, if the port is due.
     #[inline(always)]
     fn learn<B: Buf>(&mut self, port: usize, packets: &[B]) {
         if self.learning.is_due(port) {
@@ -526,8 +527,9 @@ impl Stages {
         self.liveness = Liveness::new(timeout_ns, &self.network, &mut self.dispatchers);
     }
 
-    /// Sets whether other schedulers also send tasks to a pool's workers. If so, their reports are used
-    /// without correction. Must be called after [`Stages::set_worker_timeout`] and before the first packet.
+    /// Sets whether other schedulers also send tasks to a pool's workers. If so, the node does not compare the
+    /// workers' reports with the tasks that it sent itself. Must be called after [`Stages::set_worker_timeout`] and
+    /// before the first packet.
     pub fn set_shared_workers(&mut self, pool: usize, shared: bool) {
         self.liveness.set_shared(pool, shared);
     }
@@ -569,7 +571,7 @@ impl Stages {
         })
     }
 
-    /// Marks a worker on the node's own core as registered, without a registration on the wire.
+    /// Marks a worker of the agent on the leaf's own core as registered: it sends no registration on the wire.
     pub fn note_attached(&mut self, pool: usize, member: Member) {
         if let Some(dispatcher) = self.dispatchers.get_mut(pool) {
             self.liveness.note_registered(pool, member, dispatcher, &self.counters);
@@ -624,8 +626,8 @@ impl Stages {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Advances the time of the policies that hold tasks. They measure with it, so they need it more often.
-    /// Other pools do not pay for the conversion from ticks.
+    /// Advances the time of the policies that hold tasks, before each burst. They measure intervals shorter than the
+    /// periodic tick. Nodes without such policies do not pay for the conversion from ticks of the clock.
     pub fn tick_holding(&mut self, now_ns: u64) {
         for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds_tasks())
         {
@@ -634,7 +636,7 @@ impl Stages {
     }
 
     /// Returns true if one of the next `tasks` tasks of the pool may find its queue full, and is then returned to its
-    /// client.
+    /// client. The fast path leaves such a burst to the stages.
     #[inline]
     fn may_refuse(&self, pool: usize, tasks: usize) -> bool {
         let dispatcher = &self.dispatchers[pool];
@@ -700,7 +702,8 @@ impl Stages {
         self.liveness.lose_next_hop(slot, dispatchers, neighbours, &self.counters);
     }
 
-    /// Returns the node's time at the last tick, in nanoseconds, rounded down to a millisecond.
+    /// Returns the node's time at the last tick, in nanoseconds, rounded down to a millisecond. Wraps around after 49
+    /// days.
     fn now_ns(&self) -> u64 {
         u64::from(self.now_ms) * 1_000_000
     }

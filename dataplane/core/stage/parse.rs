@@ -65,7 +65,8 @@ pub struct Packet {
     pub more: bool,
     /// True for an IPv6 packet.
     pub is_v6: bool,
-    /// True if the member was chosen from the idle list: by this node after scheduling, by the sender before.
+    /// True for a choice from the idle list. Before scheduling it is the spine's choice of this leaf, afterwards this
+    /// node's choice of the member.
     pub idle: bool,
     /// Offset of the UDP header in the frame.
     pub udp_at: u16,
@@ -258,8 +259,8 @@ fn can_be_answered(src_port: u16, is_client: bool) -> Result<(), DropReason> {
     if is_client { Ok(()) } else { Err(DropReason::SourceUnreachable) }
 }
 
-/// Returns the minimum time to live of a packet with this header. Tasks may have more routers before them, so they
-/// need more than other packets.
+/// Returns the minimum time to live of a packet with this header. Routers between the node and a worker decrement it
+/// further, so tasks for such a worker need more than other packets.
 #[inline]
 fn least_ttl(network: &Network, header: &Header) -> u8 {
     match header.code.is_task() {

@@ -136,7 +136,7 @@ pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick>
 }
 
 impl Stages {
-    /// Records that a task of a pool (by index) arrived. `idle_selected` is true if its header says that the
+    /// Records for signals to spines that a task of a pool (by index) arrived. `idle_selected` is true if its header says that the
     /// spine took this rack for idle.
     #[inline]
     fn note_task(&mut self, pool: usize, idle_selected: bool) {
@@ -154,7 +154,7 @@ impl Stages {
         }
     }
 
-    /// Lets a new task without a pick wait in its pool's queue (by index), if it may, and counts it there.
+    /// Lets a task without a pick wait in its pool's queue (by index), if it may, and counts it there.
     ///
     /// # Errors
     /// Reason why it may not wait.
@@ -165,8 +165,8 @@ impl Stages {
         Ok(None)
     }
 
-    /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if its pool
-    /// has ended meanwhile.
+    /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if meanwhile its pool
+    /// has ended, or got a policy whose tasks never wait.
     pub(super) fn may_keep_waiting(&self, pool: usize) -> bool {
         self.dispatchers[pool].holds_tasks() && self.network.pool_id(pool).is_some()
     }
@@ -177,7 +177,8 @@ impl Stages {
     }
 }
 
-/// Applies the decision on a new task to its packet: assigns the task to its member, queues it, or refuses it.
+/// Applies the decision on a packet of a task: assigns the packet to the task's member, queues it, or refuses it. Packets
+/// of one task have one member.
 fn settle(
     stages: &mut Stages,
     pool: usize,

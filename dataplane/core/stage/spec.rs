@@ -129,7 +129,7 @@ pub type PortV6 = PortNetwork<u128>;
 /// Link of a leaf's pool to a spine: the leaf publishes the pool's load there, and the spine sends tasks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpineLink {
-    /// Place of the spine.
+    /// Place of the spine: its index among the network's spines.
     pub spine: u16,
     /// Protocol: which signals the leaf sends, and when.
     pub protocol: Protocol,

@@ -1,4 +1,4 @@
-//! Tables of one family of addresses around the node. A network ([`super::Network`]) has them for `u32` (IPv4) and
+//! Network tables of the node for one address family. A network ([`super::Network`]) has them for `u32` (IPv4) and
 //! `u128` (IPv6) addresses.
 //!
 //! Servers and members have fixed *places* (indices), which may be vacant. Under *direct return* a pool's servers
@@ -66,7 +66,7 @@ pub(super) struct Routes<A> {
 }
 
 impl<A: HostAddress> Routes<A> {
-    /// Creates the routes by the ports whose side has the property `is_side`. The first of their gateways is the
+    /// Creates the routes from the ports whose side has the property `is_side`. The first of their gateways is the
     /// router.
     pub(super) fn new(ports: &[PortAddress], is_side: fn(Side) -> bool) -> Self {
         let of_side = || {
@@ -92,7 +92,7 @@ impl<A: HostAddress> Routes<A> {
     }
 }
 
-/// Member of a pool: its worker, and the next hop there.
+/// Member of a pool without its address, in the same form for both families. `Target` adds the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// Worker id.
@@ -194,7 +194,7 @@ fn add_range_of<A: HostAddress>(ranges: &mut Vec<UnreachableSource<A>>, address:
     }
 }
 
-/// Addresses of one family around the node.
+/// Addresses of one family: those of the ports, servers, workers and pools, and the routes to clients.
 #[derive(Debug)]
 pub struct Tables<A: HostAddress> {
     /// Networks of the ports; `None` for a port of the opposite family.
@@ -213,7 +213,7 @@ pub struct Tables<A: HostAddress> {
     moved: Vec<(u16, A)>,
     /// Addresses that no client can have, whatever the routes.
     unreachable: Vec<UnreachableSource<A>>,
-    /// Workers by id; empty at a spine.
+    /// Workers by id; empty at a spine, whose leaves are in [`super::Network`].
     workers: Vec<WorkerEntry<A>>,
     /// Members of each pool: destinations of tasks. Empty for pools whose servers have the opposite family.
     members: Vec<Vec<Target<A>>>,
@@ -306,7 +306,7 @@ impl<A: HostAddress> Tables<A> {
     /// Completes the tables after all servers and pools were added.
     pub(super) fn complete(&mut self) {
         self.server_ips.sort_unstable();
-        // No client has a service address.
+        // No client of a spine has a service address.
         for &service in self.services.iter().flatten().filter(|_| self.is_spine) {
             add_range_of(&mut self.unreachable, service);
         }

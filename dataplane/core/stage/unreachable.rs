@@ -15,7 +15,7 @@ pub(super) struct UnreachableSource<A> {
 }
 
 impl<A: Address> UnreachableSource<A> {
-    /// Creates the range of one address.
+    /// Creates the range of one address, such as that of a port or server.
     pub fn host(address: A) -> Self {
         Self { network: address, mask: !A::default() }
     }
@@ -26,18 +26,18 @@ impl<A: Address> UnreachableSource<A> {
         (address ^ self.network) & self.mask == A::default()
     }
 
-    /// Converts to packet byte order.
+    /// Converts to network byte order, so that the fast path compares packet fields without swapping them.
     pub fn to_be(self) -> Self {
         Self { network: self.network.to_be(), mask: self.mask.to_be() }
     }
 }
 
-/// Values for checking the sources of tasks at a port.
+/// Values by which the fast path checks the sources of tasks at a port.
 #[derive(Clone, Debug)]
 pub(super) struct Sources<A> {
-    /// Network of all clients and its mask, if no router leads to others.
+    /// Network of all clients and its mask, in host byte order; `None` if a router leads to other clients.
     pub clients: Option<(A, A)>,
-    /// Unreachable sources within it, in packet byte order.
+    /// Unreachable sources within it (without it, all), in network byte order.
     pub unreachable: Vec<UnreachableSource<A>>,
 }
 

@@ -93,7 +93,7 @@ fn lap(line: u64) -> u16 {
 #[derive(Debug)]
 pub struct Sender {
     lines: Slice<Line>,
-    /// Number of the current line, for overtaken readers.
+    /// Shared copy of `line`, at which overtaken readers continue. Set with the first message of the line.
     head: Slice<AtomicU64>,
     /// Number of the current line, over all laps.
     line: u64,
@@ -178,7 +178,7 @@ impl Sender {
 #[derive(Debug)]
 pub struct Receiver {
     lines: Slice<Line>,
-    /// Number of the writer's current line.
+    /// Number of the last line that the writer has begun.
     head: Slice<AtomicU64>,
     /// Number of the line to read next, over all laps.
     line: u64,
@@ -226,8 +226,8 @@ impl Receiver {
         self.take(header, messages)
     }
 
-    /// Reads the new messages of the current line, and of the lines behind it if it has none. Checks after the
-    /// read that the writer has not begun to overwrite the line.
+    /// Reads the new messages of the current line, or of the next one if the current line is closed and has none.
+    /// Checks after the read that the writer has not begun to overwrite the line.
     #[cold]
     fn take(&mut self, mut header: Header, messages: &mut Messages) -> Option<ReadResult> {
         loop {

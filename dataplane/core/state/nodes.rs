@@ -51,7 +51,7 @@ fn pack(upper: u32, lower: u32) -> u64 {
 }
 
 impl Nodes {
-    /// Creates the view of the [`words`] at this offset.
+    /// Creates the view of the [`words`] at this offset in bytes. Expects at least one node.
     #[must_use]
     pub fn new(region: &Arc<Region>, offset: usize, nodes: usize) -> Self {
         Self(region.slice(offset, words(nodes)))

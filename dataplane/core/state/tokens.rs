@@ -85,7 +85,8 @@ impl Tokens {
         })
     }
 
-    /// Takes the free token of a member that was put last. Returns false if the member has no free token.
+    /// Takes the free token of a member that was put last: to correct a surplus, or in a loop to revoke all tokens of a
+    /// removed member. Returns false if the member has no free token.
     #[must_use]
     pub fn take_of(&self, member: Member) -> bool {
         (0..LEVELS).any(|level| {
@@ -118,7 +119,8 @@ impl Tokens {
         self.words[..self.row].iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()
     }
 
-    /// Removes all free tokens of each member beyond its first `levels` ones.
+    /// Removes all free tokens of each member beyond its first `levels` ones, which an earlier policy with more tokens
+    /// per member left.
     pub fn clear_from(&self, levels: usize) {
         self.words[levels * self.row..].iter().for_each(|word| word.store(0, Relaxed));
     }

@@ -90,6 +90,7 @@ pub fn sequence_at(time: SystemTime) -> u64 {
 const SERVICE: usize = task::LEN + 8;
 
 impl fmt::Debug for Key {
+    /// Writes a placeholder, so that no log contains a key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(not shown)")
     }
@@ -100,7 +101,7 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedBlocks<const BLOCKS: usize = BLOCKS_V4>([u128; BLOCKS]);
 
-/// A packet's signed blocks and its proof.
+/// A received packet's signed blocks, and the proof that the receiver checks against them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedPacket<const BLOCKS: usize = BLOCKS_V4> {
     /// Blocks covered by the tag.
@@ -222,7 +223,7 @@ pub fn addresses_in_v6(header: &[u8]) -> [u8; 32] {
 }
 
 impl Key {
-    /// Returns the tag of these blocks.
+    /// Returns the tag of a packet with these blocks. The tag of a completion report also covers its entries.
     #[inline]
     #[must_use]
     pub fn tag<const BLOCKS: usize>(&self, blocks: &SignedBlocks<BLOCKS>) -> u64 {

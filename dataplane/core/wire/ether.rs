@@ -20,7 +20,7 @@ impl Mac {
     /// Broadcast address.
     pub const BROADCAST: Self = Self([0xFF; 6]);
 
-    /// Returns the address as the low 48 bits of a number, first byte lowest.
+    /// Returns the address as the low 48 bits of a number, first byte lowest, to compare and write whole words.
     #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
@@ -129,7 +129,7 @@ pub fn emit_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
     emit_bits(frame, dst.to_bits(), src.to_bits());
 }
 
-/// Same as [`emit_addresses`], for addresses as bits ([`Mac::to_bits`]).
+/// Same as [`emit_addresses`], for addresses as bits ([`Mac::to_bits`]). The upper 16 bits of `dst` must be zero.
 #[inline(always)]
 pub fn emit_bits(frame: &mut [u8], dst: u64, src: u64) {
     // Two whole words: the destination with the source's first two bytes, and the source's last four.

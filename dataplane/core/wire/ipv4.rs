@@ -18,7 +18,7 @@ pub const UDP: u8 = 17;
 /// Minimum time to live of a packet that a hop forwards.
 pub const TTL_MIN: u8 = 2;
 
-/// Initial time to live.
+/// Time to live of packets that this node creates.
 const TTL: u8 = 64;
 /// End of the options list (RFC 791).
 const END_OF_OPTIONS: u8 = 0;
@@ -53,8 +53,8 @@ pub struct Header {
     pub protocol: u8,
 }
 
-/// Checks the header at the start of `packet`. Ignores bytes after the total length (Ethernet padding). `verified`: the
-/// device has already checked the checksum.
+/// Checks the header at the start of `packet`, except time to live, options and addresses. Ignores bytes after the
+/// total length (Ethernet padding). `verified`: the device has already checked the checksum.
 ///
 /// # Errors
 /// The packet's drop reason.
@@ -157,7 +157,8 @@ pub const fn hop(delta: ChecksumDelta) -> ChecksumDelta {
     delta.word(0x0100, 0)
 }
 
-/// Exchanges source and destination of a checked header, and resets its time to live.
+/// Exchanges source and destination of a checked header, and resets its time to live, because the packet becomes an
+/// answer.
 pub fn swap_addresses(packet: &mut [u8]) {
     let (src, dst) = (src(packet), dst(packet));
     put_u32(packet, 12, dst);
@@ -187,7 +188,7 @@ pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: us
 mod tests {
     use super::*;
 
-    /// A header with a payload of eight bytes.
+    /// Returns a header with a payload of eight bytes.
     fn packet() -> Vec<u8> {
         let mut packet = vec![0; LEN + 8];
         emit(&mut packet, 0x0A00_0101, 0x0A00_0201, UDP, 8);

@@ -55,7 +55,8 @@ pub struct Packet {
     pub mac: Option<Mac>,
 }
 
-/// Returns true if an ICMPv6 message (without its IPv6 header) is a neighbour solicitation or advertisement.
+/// Returns true if an ICMPv6 message (without its IPv6 header) is a neighbour solicitation or advertisement. Tests only
+/// the type, so that a receiver drops other ICMPv6 at once. [`Packet::parse`] checks the rest.
 #[inline]
 #[must_use]
 pub fn is_neighbour_discovery(message: &[u8]) -> bool {
@@ -114,7 +115,8 @@ impl Packet {
             && !self.mac.is_some_and(Mac::is_group)
     }
 
-    /// Returns true if the sender announces its own address and expects no answer (RFC 4861, 7.2.6).
+    /// Returns true if the sender announces its own address to all nodes (RFC 4861, 7.2.6). Such a message is no error
+    /// at a node that does not need the address.
     #[must_use]
     pub fn is_announcement(&self) -> bool {
         self.operation == Operation::Advertisement && self.dst == ipv6::ALL_NODES

@@ -3,7 +3,7 @@
 //!
 //! A critic is the network by which a learning node values its load. Nodes exchange its parameters in rounds.
 //! A beat is the interval between two heartbeats. A node's load is its waiting work divided by the slots of its
-//! workers. Each task that a worker serves at once counts as a configured number of slots.
+//! workers: the number of tasks that they serve at once, times a configured number of slots per task.
 //!
 //! The first three begin with the sender and its assumptions; a request has nothing else:
 //!
@@ -48,7 +48,7 @@
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u8 | version | [`VERSION`] |
-//! | 1 | u8 | hops | number of times it was forwarded, including this one; 255 for more |
+//! | 1 | u8 | hops | number of times it was forwarded, including this one; 255 for more; no node limits it |
 //! | 2 | u16 | by | node that forwards it |
 //! | 4 | u16 | origin | node that the client sent it to; the reply has this node's address |
 //! | 6 | 6 bytes | mac | destination MAC address of its reply |
@@ -90,7 +90,7 @@ pub struct Origin {
     pub born: u64,
 }
 
-/// Events of a node in a beat.
+/// Events of a node in a beat. A learning node computes its reward from the sums over all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BeatStatistics {
     /// Forwarded tasks.
@@ -103,7 +103,7 @@ pub struct BeatStatistics {
     pub failed_steals: u32,
 }
 
-/// Message of a node at the end of each beat.
+/// Message of a node at the end of each beat. Peers choose destinations by it, and count its sender as present.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heartbeat {
     /// Sender.
@@ -136,7 +136,7 @@ pub struct Parameters {
 pub struct ForwardingTrailer {
     /// Version of the messages.
     pub version: u8,
-    /// Number of times it was forwarded.
+    /// Number of times it was forwarded. Each node that forwards the task again adds 1; none limits it.
     pub hops: u8,
     /// Node that forwards it.
     pub by: u16,

@@ -48,7 +48,7 @@ impl<A> Datagram<A> {
         usize::from(self.udp_offset) + LEN
     }
 
-    /// Returns the datagram with its addresses as another type.
+    /// Returns the datagram with its addresses as another type, for code that serves IPv4 and IPv6.
     #[must_use]
     pub fn map_addresses<B>(self, address: impl Fn(A) -> B) -> Datagram<B> {
         let Self { src, dst, src_port, dst_port, udp_offset, end } = self;
@@ -137,7 +137,7 @@ fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
 }
 
 /// Returns true for an unfragmented IPv4 packet with a valid header, and for any packet with a whole IPv6 header.
-/// Returns false for other frames.
+/// Returns false for other frames. For devices that verify the UDP checksum alone.
 #[must_use]
 pub fn ip_header_is_valid(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ether::LEN..) else { return false };
@@ -290,7 +290,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     true
 }
 
-/// Returns true if the checksum of an IPv6 frame is right. The frame has no extension headers, and its
+/// Returns true if the UDP checksum of an IPv6 frame is right. The frame has no extension headers, and its
 /// datagram of `udp_len` bytes is complete.
 #[inline]
 #[must_use]
@@ -315,7 +315,8 @@ fn finish_checksum_v6(frame: &mut [u8]) -> bool {
     true
 }
 
-/// Recomputes the checksum of a frame's datagram over IPv6, if the frame holds one with a checksum.
+/// Recomputes the checksum of a frame's datagram over IPv6, if the frame holds one with a checksum. For frames whose
+/// checksum is partial, or whose bytes have changed.
 pub fn renew_checksum_v6(frame: &mut [u8]) {
     let Ok(Datagram { udp_offset: at, end, .. }) = parse_v6(frame, true) else { return };
     let (at, end) = (usize::from(at), usize::from(end));

@@ -29,7 +29,7 @@ impl GuardPage {
     }
 }
 
-/// Stack of the current task of a thread.
+/// Stack of the task that runs on a thread, or ran last while the thread shares its core.
 #[derive(Clone, Copy)]
 struct CurrentStack {
     /// Page that the task touches when the stack overflows.
@@ -58,7 +58,7 @@ pub(super) fn enter(guard: GuardPage, class: u16, bytes: usize) {
     CURRENT.set(CurrentStack { guard, class, bytes });
 }
 
-/// Records that no task runs.
+/// Records that no task runs, when the thread stops sharing its core. Between tasks, the last task's stack stays.
 pub(super) fn leave() {
     CURRENT.set(NONE);
 }

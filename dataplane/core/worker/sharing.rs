@@ -378,7 +378,7 @@ impl Drop for TaskCoroutine {
     /// Ends the coroutine, so that its stack is unwound. Aborts the process in the middle of a task.
     fn drop(&mut self) {
         // In the middle of a task, this would unwind frames of the handler, which may not allow it. It happens only if
-        // the serving loop panics, or cannot allocate a stack while tasks are in progress.
+        // the serving loop panics, for example in `goes_on` of `Worker::serve_while`.
         if self.is_serving {
             std::process::abort();
         }
@@ -417,8 +417,8 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// If the parameters are outside their bounds, or the system refuses stacks, signal handlers or the timer. If it
-    /// refuses a further stack while tasks are in progress, the process aborts.
+    /// If the parameters are outside their bounds, or the system refuses the first stack, signal handlers or the timer.
+    /// If it refuses a further stack, the worker continues with as many slots as it has stacks.
     pub fn serve(
         &mut self,
         sharing: &Sharing,
@@ -459,7 +459,8 @@ impl Worker {
         reason
     }
 
-    /// Runs tasks in turn; see [`Worker::serve_while`].
+    /// Runs tasks in turn; see [`Worker::serve_while`]. Publishes the quanta of the tasks in progress, so that a policy
+    /// of the agent can break ties between workers.
     fn share<F>(
         &self,
         &Sharing { mut slots, stack, .. }: &Sharing,

@@ -58,7 +58,8 @@ fn experts(path: &Path) -> Result<Setup, String> {
     Setup::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns the checked job. `base` holds the settings that all jobs share.
+/// Returns a job, always `Some`. Notes invalid values as faults and leaves them out. `base` holds the settings that
+/// all jobs share.
 fn job(faults: &mut FaultCollector, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
     let command: Vec<OsString> =
         raw.command.get_ref().iter().map(|at| at.get_ref().into()).collect();

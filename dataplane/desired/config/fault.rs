@@ -22,7 +22,8 @@ impl ConfigFault {
         Self { line: 0, key: String::new(), found, allowed }
     }
 
-    /// Returns the beginning of a message: the file, line and key if known, and the value found.
+    /// Returns the beginning of a message, which faults and warnings share: the file, line and key if known, and the
+    /// value found.
     pub(super) fn place_and_found(&self, path: &Path) -> String {
         let line = if self.line > 0 { format!(":{}", self.line) } else { String::new() };
         let key = if self.key.is_empty() { String::new() } else { format!(": `{}`", self.key) };
@@ -30,7 +31,7 @@ impl ConfigFault {
     }
 }
 
-/// Offsets of a text's line ends. They make finding a line a binary search instead of a scan.
+/// Offsets of a text's line ends. They convert the byte offsets of the TOML parser to lines, by binary search.
 pub struct Lines(Vec<usize>);
 
 impl Lines {

@@ -18,7 +18,8 @@ use super::leaf::ServerConfig;
 use super::port::PortConfig;
 use super::{ids, raw, raw_agent};
 
-/// Returns the checked table; `None` if the file has none.
+/// Checks `[agent]` and returns its configuration; `None` if the file has no such table. With faults, the caller
+/// discards the configuration.
 pub fn local(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -50,7 +51,8 @@ pub fn local(
     Some(config)
 }
 
-/// Returns the network between the leaf and its own agent: IPv6 if all ports of the leaf are.
+/// Returns the network between the leaf and its own agent: IPv6 if all ports of the leaf have IPv6 addresses, because
+/// clients and servers of a pool use the same address family.
 pub fn wire(ports: &[PortConfig]) -> WireNetwork {
     WireNetwork::of(!ports.is_empty() && ports.iter().all(|port| port.ip.is_ipv6()))
 }
@@ -102,9 +104,10 @@ fn addresses(
     }
 }
 
-/// Returns the number of packet buffers that tasks at the agent can hold.
+/// Returns the number of packet buffers that tasks at the agent can hold. The leaf's `mbufs` must include them, because
+/// both use one buffer pool.
 pub fn buffers_needed(config: &HostConfig) -> usize {
-    // Tasks in the pools' queues, and in the workers' rings, each of which has `slots`.
+    // Tasks in the pools' queues, and in the rings of all possible workers, each of which has `slots`.
     let queues_tasks = |runs| runs == Runs::LeafHolding;
     let queues = config.pools.iter().filter(|pool| queues_tasks(pool.settings.policy.entry().runs));
     queues.map(|pool| pool.settings.queue).sum::<usize>() + config.limits.workers * config.slots

@@ -36,15 +36,15 @@ impl PeersConfig {
         self.nodes.len()
     }
 
-    /// Returns a beat in nanoseconds.
+    /// Returns the length of a beat in nanoseconds.
     #[must_use]
     pub fn beat_ns(&self) -> u64 {
         self.beat.as_nanos() as u64
     }
 }
 
-/// Returns the checked table, and refuses other settings that do not fit it. Returns `None` without the table, and if
-/// the policy or this agent's own address is at fault.
+/// Checks the table, and refuses settings of other tables that contradict it. Returns `None` without the table or a
+/// `[[port]]`, for an invalid policy, and if the port's address is none of the nodes.
 pub(super) fn peers(
     faults: &mut FaultCollector,
     raw: &raw_agent::File,
@@ -73,7 +73,8 @@ pub(super) fn peers(
     Some(PeersConfig { policy: policy.ok()?, nodes, own: own?, beat: Duration::from_micros(beat) })
 }
 
-/// Returns the addresses of the nodes, and records faults of the list. 0.0.0.0 stands for an invalid one.
+/// Returns the addresses of the nodes, and records faults of the list. An invalid address becomes 0.0.0.0, which the
+/// later checks skip.
 fn nodes(
     faults: &mut FaultCollector,
     entry: &raw_agent::Peers,
@@ -103,8 +104,8 @@ fn nodes(
     nodes
 }
 
-/// Refuses settings that do not fit nodes which get tasks from clients and pass them to each other: a leaf or its keys,
-/// several ports or pools, replies that workers send, and policies that queue nothing at the agent.
+/// Refuses settings that contradict `[peers]`: a leaf, a controller, several ports or pools, replies that
+/// workers send, and key files. Also refuses policies that queue nothing at the agent: nodes pass queued tasks on.
 fn refuse_conflicts(faults: &mut FaultCollector, raw: &raw_agent::File, entry: &raw_agent::Peers) {
     let key = "peers";
     let sends = faults.word::<ReplyPath>(raw.agent.table, "worker_sends");
@@ -174,7 +175,7 @@ policy = "cfcfs"
 workers = "0-3"
 "#;
 
-    /// Parses an agent's file.
+    /// Parses the text of an agent's file.
     fn parse(text: &str) -> Result<AgentConfig, ConfigError> {
         AgentConfig::parse(Path::new("agent.toml"), text)
     }

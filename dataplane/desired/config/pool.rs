@@ -17,12 +17,12 @@ pub struct PoolConfig {
     pub id: u16,
     /// Settings.
     pub settings: Pool,
-    /// At an agent: global ids of the workers, one worker core each. A leaf's servers name their workers.
+    /// At an agent: global ids of the workers, one worker core each. Empty at a leaf, whose servers list their workers.
     pub workers: Vec<u16>,
-    /// At an agent: relative speed of each worker.
+    /// At an agent: relative speed of each worker. Empty at a leaf.
     pub speeds: Vec<f64>,
-    /// At an agent: policy of the leaves if members report their queues in messages; `None` if replies carry the
-    /// reports.
+    /// At an agent: policy of the leaves, if members send queue reports under it without being probed. The agent
+    /// decides by it when a worker reports. `None` for other policies.
     pub leaf_policy: Option<PolicySpec>,
 }
 
@@ -45,7 +45,8 @@ impl PoolConfig {
     }
 }
 
-/// Reads the settings that pools of all nodes have.
+/// Reads the settings that pools of leaves, spines and agents share: the bound of the queue, and the treatment of tasks
+/// beyond it.
 pub fn settings(
     faults: &mut FaultCollector,
     table: Table,

@@ -52,15 +52,15 @@ impl PortConfig {
         address
     }
 
-    /// Returns true if `address` is on this port's network.
+    /// Returns true if `address` is on this port's network, and therefore needs no router.
     #[must_use]
     pub fn reaches(&self, address: IpAddr) -> bool {
         reaches(self.ip, self.prefix, address)
     }
 }
 
-/// Keys of a `[[port]]` as the file has them. Both kinds of files convert their own entries to this type. `Spanned` is
-/// a value with its place in the text.
+/// Keys of a `[[port]]` as the file has them. The file of a leaf or spine and that of an agent have an entry type each,
+/// which they convert to this one for the same checks. `Spanned` is a value with its place in the text.
 pub struct Keys<'a> {
     /// Number of the entry in the file, to read its other keys by name.
     pub table: Table,
@@ -71,8 +71,9 @@ pub struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// Returns the port for these keys, with both sides (clients and workers); a leaf sets its own side. Records
-    /// faults, and puts 0.0.0.0 in place of an invalid address.
+    /// Returns the port for these keys, with both sides (clients and workers) and the default IPv4 options. The
+    /// caller for a leaf or spine sets both fields. Records faults, and continues with 0.0.0.0 in place of an invalid
+    /// address, so that one check reports all faults.
     pub fn check(&self, faults: &mut FaultCollector) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";

@@ -71,7 +71,7 @@ pub fn rack(faults: &mut FaultCollector, raw: &raw::Rack) -> ServerConfig {
     }
 }
 
-/// Checks that each leaf has one address of its own, is in each pool once, and names only existing pools.
+/// Checks that each leaf has one address of its own, is at most once in each pool, and names only existing pools.
 pub fn racks_together(faults: &mut FaultCollector, raw: &raw::Config, racks: &[ServerConfig]) {
     let pools = PoolIds::of(raw);
     // Address of each leaf, leaf at each address, and pairs of leaf and pool.
@@ -99,7 +99,7 @@ pub fn racks_together(faults: &mut FaultCollector, raw: &raw::Config, racks: &[S
     }
 }
 
-/// Returns the spines of a leaf, and records faults of their ids and addresses.
+/// Returns the spines of a leaf, and records faults of their number, ids and addresses.
 pub fn spines(faults: &mut FaultCollector, raw: &raw::Config) -> Vec<Spine> {
     let mut spines = Vec::new();
     if raw.spine.len() > SPINES_MAX {
@@ -203,7 +203,8 @@ pub fn pools_of_spine(faults: &mut FaultCollector, raw: &raw::Config) {
     }
 }
 
-/// Checks that no member, and at a spine no port, has a pool's service address.
+/// Checks that no member, and at a spine no port, has a pool's service address. A spine's service address may move to
+/// another spine, but a port's own address stays.
 pub fn services_together(
     faults: &mut FaultCollector,
     raw: &raw::Config,

@@ -47,6 +47,7 @@ impl Config {
             server: file.entries("server", Server::of),
             spine: file.entries(spine, Spine::of),
             rack: file.entries(rack, Rack::of),
+            // A file has each of these sections at most once.
             agent: file.entries("agent", LocalAgentSection::of).pop(),
             controller: file.entries("controller", Follow::of).pop(),
         }
@@ -110,7 +111,7 @@ entry! {
 }
 
 entry! {
-    /// A `[[server]]`.
+    /// A `[[server]]`: workers of one server in one pool.
     Server {
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,

@@ -40,7 +40,7 @@ impl File {
 }
 
 entry! {
-    /// Rack without a leaf.
+    /// `[peers]`: all nodes of a rack without a leaf, including this agent, and the policy between them.
     Peers {
         nodes: Spanned<Vec<Spanned<String>>>,
         policy: Option<Spanned<String>>,
@@ -48,7 +48,7 @@ entry! {
 }
 
 entry! {
-    /// Batch jobs beside the workers.
+    /// `[cosched]`: settings of batch jobs beside the workers.
     Cosched {
         policy: Option<Spanned<String>>,
         objective: Option<Spanned<String>>,
@@ -125,7 +125,7 @@ pub enum Checksums {
 }
 
 entry! {
-    /// One of several leaves.
+    /// A `[[leaf]]`: one of several leaves with which the workers register. `[agent]` names a single one.
     Leaf {
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,
@@ -151,7 +151,7 @@ pub struct LocalAgentSection {
 }
 
 impl LocalAgentSection {
-    /// Returns the contents of the section.
+    /// Returns the contents of the section, and the file's `[[agent.pool]]` entries.
     pub fn of(file: &read::File, table: Table) -> Self {
         Self { table, name: file.value(table, "name"), pool: file.entries("agent.pool", Pool::of) }
     }

@@ -2,7 +2,7 @@
 //! [`super::keys`] has the meaning of each key.
 //!
 //! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
-//! value with its place in the text.
+//! value with its place in the text, for the line number of a fault.
 
 use toml::Spanned;
 

@@ -92,7 +92,8 @@ impl Reader {
     fn read(&mut self, table: &TableOfFile) {
         let section = table.section;
         let is_live = section.is_list && section.keys().any(|key| key.live);
-        // Entries that may come and go have ids. All other entries have a fixed order in the list.
+        // The place of an entry that may come and go changes, so its id identifies it. A server has no id, and no key
+        // that is fixed. All other lists have a fixed order.
         let place = match (section.is_list, table.values.get("id").map(Spanned::get_ref)) {
             (false, _) => None,
             (_, Some(Item::Integer(id))) if is_live => Some(*id),

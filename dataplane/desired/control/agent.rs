@@ -74,7 +74,8 @@ pub struct AgentCores<B: Buf + Token> {
 }
 
 impl<B: Buf + Token> AgentCores<B> {
-    /// Creates the cores of an agent that starts at `membership`, whose workers have their channels already.
+    /// Creates the control's part for the core of an agent that starts with `membership`. The region has already
+    /// assigned the channels of its workers.
     #[must_use]
     pub fn new(parts: AgentParts<B>, membership: &Membership) -> Self {
         let (mut channels, mut free) = (BTreeMap::new(), Vec::new());
@@ -177,7 +178,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         }
     }
 
-    /// Takes a free entry for each new worker, whose channel no process uses.
+    /// Takes an entry for each new worker from the free ones, if no process is attached to the entry's channel.
     fn prepare(
         &mut self,
         _: &Table,

@@ -152,7 +152,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns an `add-workers`, `remove-workers` or `set-speed` for these workers. Other changes stay the same.
+    /// Returns the change with these workers, if it is an `add-workers`, `remove-workers` or `set-speed`. The planner
+    /// groups these by their other fields, and adds the workers last. Other changes stay the same.
     #[must_use]
     pub(crate) fn of_workers(mut self, ids: Vec<u16>) -> Self {
         if let Self::AddWorkers { workers, .. }
@@ -275,7 +276,8 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Writes a path as one word of a change's text: in double quotes if it has spaces or special characters.
+/// Writes a path as one word of a change's text: in double quotes if it has white space, parentheses, quotes or
+/// backslashes, which `words` would interpret.
 fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
     if path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter)) {
@@ -637,7 +639,7 @@ impl FromStr for Change {
 }
 
 impl Change {
-    /// Returns the workers that the change names.
+    /// Returns the workers that the change names. A request may name only a limited number of them in all.
     #[must_use]
     pub fn workers(&self) -> &[u16] {
         match self {

@@ -12,7 +12,8 @@ use super::membership::Membership;
 ///
 /// # Panics
 /// If the epoch does not grow by one, the list of pools becomes shorter, or a worker's server does not exist. Also if a
-/// pool or a worker has two places, or a place that was not empty gets another one. All are defects of the control.
+/// pool or a worker has two places, or a place passes directly from one pool or worker to another. All are defects of
+/// the control.
 pub(super) fn check(from: &Membership, to: &Membership, is_spine: bool) {
     assert_eq!(to.epoch, from.epoch + 1, "epoch of the next membership");
     assert!(to.pools.len() >= from.pools.len(), "a pool's place has disappeared");

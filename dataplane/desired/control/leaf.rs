@@ -123,7 +123,7 @@ impl Cores for LeafCores {
         MEMBERS_MAX
     }
 
-    /// Returns true if the leaf's spine at this place is silent.
+    /// Returns true if the leaf's spine at this place is silent. The controller may then mark the spine as down.
     fn is_spine_silent(&self, place: usize) -> bool {
         self.fabric.as_ref().is_some_and(|fabric| fabric.is_silent(place))
     }

@@ -138,7 +138,8 @@ pub struct Membership {
     pub pools: Vec<Option<Pool>>,
 }
 
-/// Stores a value at the first place that is free and that `is_usable` accepts, or appends it.
+/// Stores a value at the first place that is free and that `is_usable` accepts, or appends it. Places are reused,
+/// because their number is limited.
 pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl Fn(usize) -> bool) {
     let free_place = (0..places.len()).find(|&place| places[place].is_none() && is_usable(place));
     match free_place {

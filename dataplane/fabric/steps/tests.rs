@@ -51,7 +51,8 @@ struct Recorder {
     is_spine: bool,
     /// Address of the node's first server, which is an agent's own host.
     host: IpAddr,
-    /// Membership of an agent that shares a leaf's core; `None` without one.
+    /// Initial membership of an agent that shares a leaf's core; `None` without one. Changes of the agent do not alter
+    /// it.
     agent: Option<Membership>,
     /// True while removed workers must stay. The test sets it.
     holds: Arc<AtomicBool>,
@@ -122,7 +123,7 @@ impl Cores for Recorder {
         Ok(())
     }
 
-    /// Returns the time for which the cores may not forget a worker that leaves: forever while `holds` is true.
+    /// Returns the minimum time for which the cores remember a leaving worker: forever while `holds` is true, else 0.
     fn linger_ns(&self, _: u16) -> u64 {
         if self.holds.load(Ordering::Acquire) { u64::MAX } else { 0 }
     }

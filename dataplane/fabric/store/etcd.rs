@@ -85,7 +85,8 @@ pub struct EtcdStore {
     members: Members,
     /// Lead of this controller; `None` while it stands by.
     lead: Option<Leadership>,
-    /// Numbers of leases of earlier leads that etcd may still have. The key `leader` of such a lease blocks a new lead.
+    /// Numbers of leases of earlier leads and attempts that etcd may still have. The key `leader` of such a lease
+    /// blocks a new lead.
     abandoned: Vec<i64>,
     /// Version of the stored whole fabric.
     base: u64,
@@ -213,8 +214,7 @@ impl EtcdStore {
         Ok(self.get("leader").await?.is_some_and(|leader| leader.create_revision == term))
     }
 
-    /// Takes the lead if no controller has it. Otherwise passes the leader's name to `report_leader`, and returns
-    /// `None`.
+    /// Takes the lead if no controller has it. Otherwise reports the leader to `report_leader`, and returns `None`.
     async fn try_to_lead(
         &mut self,
         report_leader: &(impl Fn(&str) + Sync),
@@ -251,7 +251,7 @@ impl EtcdStore {
             _ if outcome.succeeded => outcome.revision,
             // An earlier attempt of this call has succeeded, and its answer was lost.
             Some(leader) if leader.lease == grant.id => leader.create_revision,
-            _ => return Ok(None),
+            _ => return Ok(None), // another controller was first
         };
         self.abandoned.retain(|id| *id != grant.id);
         let ttl = Duration::from_secs(grant.ttl.unsigned_abs());

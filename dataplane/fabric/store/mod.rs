@@ -84,8 +84,8 @@ impl StoreError {
     }
 }
 
-/// Store of a fabric's desired state. The controller's desk calls it: [`Store::lead`], [`Store::load`], then
-/// [`Store::append`] for each new version.
+/// Store of a fabric's desired state. The controller's desk, which executes all changes, calls it: [`Store::lead`],
+/// [`Store::load`], then [`Store::append`] for each new version.
 pub(super) trait Store: Send {
     /// Waits for the lead, and passes the name of the current leader to `report_leader`. Returns the term, which is
     /// larger than those of all earlier leaders. A controller that still leads keeps its term.
@@ -104,8 +104,8 @@ pub(super) trait Store: Send {
         events: &[Event],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Replaces the log by the whole fabric at its version. That version may be higher than the last appended
-    /// one.
+    /// Replaces the log by the whole fabric at its version. That version may be higher than the last appended one: a
+    /// restored controller raises it above the nodes' versions without events.
     fn compact(&mut self, fabric: &Fabric) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Releases the lead when this controller ends.
@@ -118,12 +118,12 @@ pub(super) trait Store: Send {
         Lease::unlimited()
     }
 
-    /// Returns the base, the version of the stored whole fabric. The log has all later versions. Valid after
-    /// [`Store::load`].
+    /// Returns the base, the version of the stored whole fabric. The log has all later versions. The desk compacts it
+    /// when they are many. Valid after [`Store::load`].
     fn base(&self) -> u64;
 }
 
-/// Creates a file with a fabric, for a controller to begin with.
+/// Creates a controller's file with a first fabric. The controller's benchmark starts from such a file.
 ///
 /// # Errors
 /// If the file cannot be made, or holds a fabric already.

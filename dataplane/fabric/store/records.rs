@@ -55,7 +55,7 @@ fn unseal(record: &[u8]) -> Result<&[u8], String> {
 /// Applies the events of a record to the fabric, and sets its version to `version`.
 ///
 /// # Errors
-/// If the record is damaged.
+/// If the record is damaged. The fabric may then hold some of its events.
 pub fn read(fabric: &mut Fabric, version: u64, record: &[u8]) -> Result<(), StoreError> {
     let lines = unseal(record).map_err(|reason| StoreError::Damaged { version, reason })?;
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -91,8 +91,9 @@ pub fn memif_socket(device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Opens the ports of a node as its start would, and returns their properties. `task_port` is the UDP port of tasks at
-/// a node whose devices steer replies to the core of their task; `None` for other nodes.
+/// Opens the ports of a node as its start would, but without waiting for memif servers. Returns their properties, which
+/// only an open device shows. `task_port` is the UDP port of tasks at a leaf or spine, whose devices steer each reply
+/// to the core of its task; `None` for an agent.
 pub fn probe(config: NodeConfig<'_>, eal: &[String], task_port: Option<u16>) -> Vec<Finding> {
     match run::probe(config, eal, task_port) {
         Err(error) => vec![Finding::fail("ports", error.to_string(), "")],
@@ -103,7 +104,8 @@ pub fn probe(config: NodeConfig<'_>, eal: &[String], task_port: Option<u16>) -> 
     }
 }
 
-/// Returns the properties of a port's device as findings. Warns if one core would receive all packets.
+/// Returns the properties of a port's device as findings. Warns if one of several cores would receive all packets, and
+/// about a cloud's NIC.
 fn port_findings(port: usize, device: &DeviceProperties) -> Vec<Finding> {
     let name = format!("port {port}");
     let known = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());

@@ -23,11 +23,12 @@ pub trait App {
     /// Performs the task in `work`, the payload after the task header. Writes the answer into `reply` and
     /// returns its length; 0 if `reply` is too short for an outcome. An invalid task gets an answer with an error
     /// status. [`Echo`] differs: every task is valid, and the answer is as much of it as fits. Long work calls
-    /// `yield_point` now and then: other tasks may run there.
+    /// `yield_point` regularly. A worker whose tasks share its core switches to another task there.
     fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize;
 }
 
-/// Workload of a worker, chosen at run time.
+/// Workload of a worker that does the work, chosen at run time. An enum, because [`App::serve`] is generic and so
+/// excludes trait objects.
 #[derive(Clone)]
 pub enum AnyApp {
     /// Spins for the requested time.
@@ -70,7 +71,8 @@ mod tests {
     use wedjat_pktgen::oracle::Oracle;
     use wedjat_pktgen::payload::seed_of;
 
-    /// Returns the operation in the answer of `app` to a task of `operation`, checked by the oracle.
+    /// Returns the operation in the answer of `app` to a task of `operation`; `None` if the oracle finds the answer
+    /// wrong.
     pub(crate) fn operation_answered(
         app: &impl App,
         workload: Workload,

@@ -1,5 +1,6 @@
-//! Peers, drivers and workers killed under load, signals to the nodes themselves, and consecutive runs. A driver is a
-//! process with emulated clients and workers. A [`Site`] is a folder with the files of the processes.
+//! Drivers and workers killed under load, signals to nodes, consecutive runs, agents with the same name, and invalid
+//! addresses. A driver is a process with emulated clients and workers. A [`Site`] is a folder with the files of the
+//! processes.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

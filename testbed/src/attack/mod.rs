@@ -30,7 +30,7 @@ use clap::Args;
 pub use account::{Account, Check};
 pub use report::{Report, Row};
 
-/// Reason why an attack could not be carried out.
+/// Reason why an attack, or the command itself, could not be carried out.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// Text after the help of `attack`.
@@ -132,7 +132,8 @@ pub fn attacks() -> Vec<&'static Attack> {
 }
 
 impl Attack {
-    /// Carries out the attack. An attack that panics or cannot be carried out counts as failed.
+    /// Carries out the attack. An attack that panics, cannot be carried out, or neither checks nor skips anything
+    /// counts as failed.
     #[must_use]
     pub fn run(&self, budget: &Budget) -> Row {
         let began = Instant::now();

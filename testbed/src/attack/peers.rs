@@ -245,7 +245,7 @@ fn overwrite(file: &File) -> std::io::Result<()> {
 /// A wrong handshake: the name of its fault, and the function that introduces it.
 type WrongHandshake = (&'static str, fn(&mut Handshake) -> Result<(), Failure>);
 
-/// Returns the reading end of a pipe.
+/// Returns the reading end of a pipe: a descriptor that the leaf cannot map.
 fn pipe_end() -> Result<OwnedFd, Failure> {
     Ok(std::io::pipe()?.0.into())
 }
@@ -452,7 +452,8 @@ fn connect_with_retries(socket: &Path) -> Option<Peer> {
     None
 }
 
-/// Opens connections while an honest driver runs, and then ends connections in the middle of the handshake.
+/// Opens [`FLOOD`] connections while an honest driver runs, and checks that the leaf's resources stay within [`BOUND`].
+/// Then ends connections in the middle of the handshake.
 fn flood(account: &mut Account) -> Result<(), Failure> {
     // Each connection needs a descriptor of this process too, which keeps 100 for its other files.
     let limit = getrlimit(Resource::Nofile);
@@ -508,7 +509,7 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Connects until the leaf has no descriptor left.
+/// Limits the leaf's descriptors, and connects until none is left. Checks that the leaf lives and recovers.
 fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
     let mut target = ServedLeaf::start()?;
     // The leaf reserves 32 descriptors, which peers do not get. The rest, 64, allows a few handshakes.

@@ -58,8 +58,8 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Returns the part of an offloaded packet (one large packet with several tasks) that a node receives: only its
-/// headers. Here they are those of a single task.
+/// Returns an offloaded packet (one large packet with several tasks) as the leaf's kernel filter cuts it: only the
+/// Ethernet and IPv4 headers. Here they are those of a single task.
 fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED_LEN);
@@ -131,7 +131,8 @@ const OPTIONS: [&[u8]; 8] = [
     &[148, 3, 0, 0],
 ];
 
-/// Returns a task with 500 us of work and application id 7, with source port 0 or one of the [`OPTIONS`].
+/// Returns a task with 500 us of work and application id 7, with source port 0 or one of the [`OPTIONS`]. A server's
+/// kernel drops these or cannot answer them, so the leaf must drop them first.
 fn unanswerable(number: u64) -> Vec<u8> {
     let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
     let task = |port| packets::task_from((CLIENT, port), &header, 7, 500_000);
@@ -147,7 +148,8 @@ fn unfinished(number: u64) -> Vec<u8> {
     packets::first_of_several(CLIENT, number as u16, (number >> 16) as u32)
 }
 
-/// Returns the first packet of a task of application 9 that is never completed, from one of 60,000 sources.
+/// Returns the first packet of a task of application 9 that is never completed, from one of 60,000 sources, so that the
+/// leaf's limit per source does not apply.
 fn unfinished_of_many(number: u64) -> Vec<u8> {
     // From 10.1.1.0: addresses of the clients' network without hosts.
     packets::first_of_several(0x0A01_0100 + (number % 60_000) as u32, number as u16, 9)

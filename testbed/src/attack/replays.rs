@@ -50,7 +50,7 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Writes a capture of the frames that are not empty. Returns its path.
+/// Writes a capture of the frames that are not empty. Returns its path. A [`Forger`] may cut a frame to no bytes.
 fn capture(
     site: &Site,
     name: &str,
@@ -62,13 +62,13 @@ fn capture(
     Ok(path.display().to_string())
 }
 
-/// Returns `condition`, or an error if the node has ended.
+/// Returns `condition`, or an error if the node has ended, so that a wait for a dead node fails at once.
 fn unless_ended(node: &mut NodeProcess, condition: bool) -> Result<bool, Failure> {
     node.check()?;
     Ok(condition)
 }
 
-/// Replays forged packets from both sides to a leaf process.
+/// Replays forged packets from both sides to a leaf process, which must survive and end with a balanced ledger.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in ["horus", "jbsq(k=2)"] {
         let site = Site::new()?;
@@ -93,8 +93,8 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the configuration of an agent on a device that replays a capture. `leaf` is empty, or the line
-/// that names the agent's leaf.
+/// Returns the configuration of an agent on a device that replays a capture. The agent's name is the path of its
+/// region. `leaf` is empty, or the line that names the agent's leaf.
 fn agent_config(site: &Site, capture: &str, leaf: &str) -> String {
     format!(
         "[agent]\nname = '{}'\ncore = 0\nstate = '{}'\nseed = 7\n{leaf}\
@@ -113,8 +113,8 @@ fn start_workers(site: &Site) -> Result<Job, Failure> {
     Job::start(command.arg(site.region()), &site.path("workers"))
 }
 
-/// Returns a packet that was forged for a leaf's port. If it is for the leaf's MAC address, the agent's
-/// replaces that.
+/// Returns a packet that was forged for a leaf's port, so that agents need no forger of their own. The agent's MAC
+/// address replaces the leaf's as its destination. Its IP addresses stay.
 fn packet_to_agent(forger: &mut Forger) -> Vec<u8> {
     let mut frame = forger.packet(WORKERS);
     if frame.starts_with(&LEAF_MACS[WORKERS].0) {
@@ -123,7 +123,8 @@ fn packet_to_agent(forger: &mut Forger) -> Vec<u8> {
     frame
 }
 
-/// Replays tasks and forged packets to an agent process with workers.
+/// Replays tasks and forged packets to an agent process with workers. The agent must survive and end with a balanced
+/// ledger.
 fn storm_to_agent(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut forger = Forger::new(budget.seed);
@@ -160,11 +161,12 @@ fn task_to_agent(seq: u16) -> Vec<u8> {
     packets::datagram(&flow, &Header::new_task(POOL, seq), 1, &[0; 16])
 }
 
-/// Replays forged acknowledgements to an agent, and checks the rate of its messages.
+/// Replays forged acknowledgements to an agent, and checks that they do not raise the rate of its messages above
+/// [`MESSAGES`].
 fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
-    // First the leaf's MAC address, then acknowledgements. Their timeout of a millisecond asks the agent for
-    // five messages per millisecond and worker.
+    // First an ARP reply with the leaf's MAC address, then acknowledgements. An agent sends five messages per timeout
+    // and worker. A timeout of a millisecond is below the agent's minimum.
     let answer = Packet {
         operation: Operation::Reply,
         sender_mac: LEAF_MACS[WORKERS],
@@ -174,7 +176,8 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
     };
     // Id of the forged leaf, and the timeout.
     let (leaf, timeout_ms) = (9, 1);
-    // A registration has a sequence number of 0 to 63.
+    // An acknowledgement counts only with the sequence number of the worker's open registration. These numbers begin
+    // at 1, so one of 0 to 63 matches.
     let forged = (0..64 * AGENT_WORKERS).map(|index| {
         let registration = Header::worker_id(POOL, index % AGENT_WORKERS, 0, index / AGENT_WORKERS);
         let flow = Flow {

@@ -87,7 +87,7 @@ impl fmt::Display for Costs {
     }
 }
 
-/// Measures and writes the report.
+/// Measures and writes the report. A cost above [`BAR_NS`] appears in the report and is no error.
 ///
 /// # Errors
 /// If a reply was not forwarded, or the report cannot be written.
@@ -179,8 +179,8 @@ impl Side {
         Ok(side)
     }
 
-    /// Registers the client as the leaf's neighbour: the client sends a task, then the answer to the leaf's
-    /// ARP request.
+    /// Registers the client as the leaf's neighbour. The client's task creates its entry in the neighbour table. An ARP
+    /// reply then confirms the MAC address. A leaf learns nothing from the ARP packets of a host without an entry.
     fn resolve_client(&mut self) -> Result<(), Box<dyn Error>> {
         // A header and some bytes of payload.
         let mut task = [0; PAYLOAD + 31];

@@ -74,7 +74,7 @@ pub struct ControllerFigures {
     /// Time from the controller's start to the first leaf's snapshot, in seconds. It includes the reading of
     /// the store.
     pub load_s: f64,
-    /// Time until all leaves that connect at once have their snapshots, in seconds.
+    /// Time until all other leaves, which connect at once, have their snapshots, in seconds.
     pub snapshot_s: f64,
     /// Peak memory of the controller, in MiB.
     pub memory_mib: f64,
@@ -82,7 +82,7 @@ pub struct ControllerFigures {
     pub change_ms: f64,
     /// Longest such time, in ms.
     pub change_worst_ms: f64,
-    /// True if all results are within the limits.
+    /// True if `snapshot_s`, `memory_mib` and `change_worst_ms` are within the limits.
     pub holds: bool,
 }
 
@@ -114,7 +114,8 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
 }
 
 /// Builds the desired state of a fabric of the requested size, with eight spines and one pool that has a worker in each
-/// rack. Places the pools and links them to spines itself, as the controller would, since this is not measured.
+/// rack. Places the pools and links them to spines itself, since this is not measured. Unlike the controller, it links
+/// all pools to the same two spines.
 fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     let mut fabric = Fabric::default();
     // Applies events to the desired state, as the controller does for each command.
@@ -163,8 +164,8 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     Ok(fabric)
 }
 
-/// Adds a pool of `workers` workers. The three placements take turns. Each of its leaves is linked to one of two
-/// spines.
+/// Adds a pool of `workers` workers. Its id selects one of the three placements. Links each of its leaves to spine 1 or
+/// 2.
 fn add_pool(
     fabric: &mut Fabric,
     racks: &mut [Rack],
@@ -178,7 +179,7 @@ fn add_pool(
         return Err("no pool".into());
     };
     fabric.apply(&Event::Pool { id, settings });
-    // Number of workers from each leaf, chosen like the controller's.
+    // Number of workers from each leaf, by the controller's function.
     let counts = choose_workers(racks, workers, placement);
     for (&leaf, &count) in &counts {
         let rack = &mut racks[usize::from(leaf)];
@@ -189,8 +190,8 @@ fn add_pool(
         fabric.apply(&Event::Assign { leaf, ids, pool: Some(id) });
     }
     let leaves: Vec<u16> = counts.into_keys().collect();
-    // All spines count as having equally many links. `link` then takes those with the lowest ids. The pool has no link
-    // yet, and wants two spines.
+    // All spines count as having equally many links, so `assign_spines` takes those with the lowest ids. The pool has
+    // no link yet, and wants two spines.
     let spines = (1..=8).map(|spine| (spine, usize::from(id))).collect();
     for (leaf, spine) in assign_spines(&leaves, &Default::default(), 2, &spines) {
         fabric.apply(&Event::Link { pool: id, leaf, spine: Some(spine) });
@@ -228,7 +229,7 @@ impl Process {
     }
 }
 
-/// Leaf that only acknowledges the versions it receives.
+/// Leaf that only acknowledges the versions it receives. A task has its connection, and this handle waits for versions.
 struct EmulatedLeaf {
     /// Newest version received.
     version: watch::Receiver<u64>,

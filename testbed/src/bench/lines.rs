@@ -104,7 +104,7 @@ impl fmt::Display for Rates {
     }
 }
 
-/// Moves per packet in both orders of execution; see `trace`.
+/// Moves per packet in both orders of execution that `trace` models. A real machine is between the two.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BothRates {
     /// Bursts of the cores one after another.
@@ -244,8 +244,9 @@ fn row(plan: &Plan, top: usize) -> Result<Row, Failure> {
     })
 }
 
-/// Runs the load under valgrind and follows its trace. Valgrind writes the trace to stderr. The load writes its
-/// map and its packet counts to stdout, and waits for a line on stdin in between.
+/// Runs the load under valgrind and follows its trace. Valgrind writes the trace to stderr. The load writes its memory
+/// map to stdout and waits for a line on stdin, so that the tracer has the map before the first burst. After the
+/// bursts the load writes its packet counts.
 fn run(valgrind: &mut Command) -> Result<(Costs, CountedBursts), Failure> {
     let pipes = valgrind.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
@@ -370,8 +371,8 @@ impl fmt::Display for Row {
         let sum = |rates: Rates| rates.transfers + rates.upgrades;
         sections.sort_by(|a, b| sum(b.1.in_turn).total_cmp(&sum(a.1.in_turn)));
         for (name, rates) in sections {
-            // Omits sections that round to 0, except the device's lines: they should be 0, so that they are
-            // always shown.
+            // Omits sections that round to 0. Always shows the device's lines: each belongs to one core, so that any
+            // other value than 0 is an error of the benchmark.
             if name == "wire" || sum(rates.in_turn) >= 0.0005 {
                 write!(f, " {name} {},", rates.in_turn)?;
             }

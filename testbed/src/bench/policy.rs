@@ -145,7 +145,7 @@ impl Chooser for NullPolicy {
     }
 }
 
-/// Plain structure of the members' queues.
+/// Baseline for the policies: a data structure that ranks members by their queues, without a dispatcher.
 trait Plain {
     /// Chooses the best member of the structure and adds a task to its queue.
     fn take(&mut self) -> u16;
@@ -260,8 +260,8 @@ impl<T> DerefMut for Aligned<T> {
     }
 }
 
-/// Minimum of plain bytes, found with the widest vectors of the machine that `pulp` supports. Ties go to the
-/// first minimum from a random index, which is cheaper than a uniform choice.
+/// Array of queues, one byte each. A scan with the machine's widest vectors that `pulp` supports finds the minimum.
+/// Ties go to the first minimum from a random index, which is cheaper than a uniform choice.
 struct Scan {
     /// Queue of each member; 255 stands for longer ones, too.
     queues: Aligned<u8>,
@@ -338,7 +338,7 @@ impl SpeedScan {
     }
 }
 
-/// Returns the first index of `value`. Compares a block at a time.
+/// Returns the first index of `value`. Compares a block at a time. `memchr` searches only bytes.
 #[inline(always)]
 fn find(times: &[u16], value: u16) -> Option<usize> {
     const BLOCK: usize = 32;
@@ -551,7 +551,8 @@ impl EmulatedMembers {
         }
     }
 
-    /// Completes a burst of tasks, or all but one, and sends none, which makes room for new tasks.
+    /// Completes a burst of tasks and sends none, which makes room for new tasks. Keeps at least one task, because
+    /// `answer` completes an earlier task for each new one.
     fn finish_burst(&mut self, chooser: &mut impl Chooser) {
         for _ in 0..BURST.min(self.outstanding.len().saturating_sub(1)) {
             let index = self.random_task();
@@ -597,7 +598,7 @@ impl Times {
     }
 }
 
-/// Drives one subject: makes the decisions for valgrind, or returns the minimum times of a decision.
+/// Drives one subject: makes the decisions for valgrind and returns zeros, or returns the minimum times of a decision.
 fn drive(mut chooser: impl Chooser, members: usize, work: Work) -> Times {
     let mut emulated = EmulatedMembers::new(members, &mut chooser);
     let mut bursts = |count: u64| {
@@ -615,7 +616,7 @@ fn drive(mut chooser: impl Chooser, members: usize, work: Work) -> Times {
             Times::default()
         }
         Work::Time(time) => {
-            // A trial tells how many bursts fill this measurement's part of the time. It also warms the caches.
+            // A trial determines how many bursts fill this measurement's part of the time. It also warms the caches.
             let started = Instant::now();
             bursts(64);
             let trial = started.elapsed().as_secs_f64().max(1e-9);
@@ -686,7 +687,7 @@ fn run(name: &str, members: usize, work: Work) -> Result<Times, String> {
     })
 }
 
-/// Marker function: valgrind dumps and resets its counts before each call.
+/// Marker function: valgrind dumps and resets its counts before each call. Two calls enclose the counted decisions.
 #[inline(never)]
 fn mark() {
     black_box(());
@@ -738,7 +739,8 @@ fn instructions_if_requested(
     }
 }
 
-/// Measures the requested costs.
+/// Measures the requested costs. With `--decisions`, only makes the decisions that valgrind counts, and returns no
+/// costs.
 ///
 /// # Errors
 /// If a name is unknown, a number of members is out of range, or valgrind fails under `--instructions yes`.

@@ -161,7 +161,8 @@ impl Bench<'_> {
             warmup_s: if seconds > BURST_S { 0.1 } else { 0.0 },
             drain_s: 5.0,
             seed,
-            // Gives each run application ids of its own, so that late answers of another run do not count.
+            // Gives runs with and without sharing different application ids, which also differ by round, so that late
+            // answers of another run do not count.
             run: 2 * seed as u32 + u32::from(shares),
             verify: true,
             records_tasks: true,
@@ -401,7 +402,7 @@ fn app(service: &Service) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure
     })
 }
 
-/// Measures all services.
+/// Measures all services, then a yield point and a switch on the worker's CPU.
 ///
 /// # Errors
 /// If `--cpus` does not name two different usable CPUs, or a measurement fails.

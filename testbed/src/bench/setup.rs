@@ -46,7 +46,7 @@ pub type AssembledAgent<P, A> = (Agent<P, A>, Arc<ArrayQueue<Death>>);
 /// Creates the agent for the workers of `region`, on a clock of `ticks_hz` ticks per second.
 ///
 /// # Errors
-/// If the agent's state cannot be created. It is in memory here, so this does not happen.
+/// If the agent's state file cannot be created. A configuration of `config` names no such file.
 pub fn agent<P, A>(
     config: &AgentConfig,
     port: P,

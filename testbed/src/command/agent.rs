@@ -53,8 +53,8 @@ pub struct Arguments {
     eal: Vec<String>,
 }
 
-/// Serves until a stop signal, at most for `--duration`. Returns false if the ledger does not balance (received
-/// packets equal those sent on, consumed, dropped and held).
+/// Serves until a stop signal, at most for `--duration`, and reports the account. Returns true if the ledger balances:
+/// received packets equal the sum of those sent on, consumed, dropped and held.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     ports::check()?;
     let config = AgentConfig::load(&arguments.config)?;

@@ -102,7 +102,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the addresses of leaf and generator.
+    /// Returns the addresses of leaf and generator. Refuses a mix of IPv4 and IPv6, except with `--attach`, which uses
+    /// no servers.
     fn addresses(&self) -> Result<Addresses, Failure> {
         let addresses = Addresses::new(self.dst, self.src, None)?;
         let servers = self.rack.servers;

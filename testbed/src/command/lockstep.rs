@@ -151,12 +151,14 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the runs as planned by the simulator: one for each combination of the flags' values.
+    /// Returns the runs as planned by the simulator: one for each combination of the flags' values. Refuses runs that
+    /// the results cannot hold.
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let or_default = |value: &Option<String>, default: &str| {
             Some(value.clone().unwrap_or_else(|| default.to_owned()))
         };
-        // The digest makes the model act like a leaf process. Several racks set this below.
+        // `--digest` makes the model act like a leaf process. The planner refuses it for several racks: their settings
+        // are below.
         let digest = (!self.has_racks()).then(|| "yes".to_owned());
         let args = SimArgs {
             policy: self.policy.as_deref().map(policies),
@@ -252,7 +254,7 @@ fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(differ == 0)
 }
 
-/// Returns the policies of a list; `all` stands for all policies of a leaf.
+/// Returns a list of policies for the simulator, which does not know `all`: replaces it by all policies of a leaf.
 fn policies(list: &str) -> String {
     let all = || CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name);
     match list.trim() {

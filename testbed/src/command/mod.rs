@@ -227,7 +227,7 @@ pub enum Command {
 /// Reason why a command failed.
 pub type Failure = Box<dyn Error>;
 
-/// Executes a command. Returns false if the result is invalid.
+/// Executes a command. Returns false for an invalid result, and for a violated limit of a command such as `fabric`.
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),

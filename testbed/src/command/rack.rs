@@ -72,7 +72,7 @@ impl RackArguments {
         Ok(layout)
     }
 
-    /// Returns the options of the rack.
+    /// Returns the options of the rack. Port and seed are separate arguments of `rack` and `drive`.
     pub fn options(&self, udp_port: u16, seed: u64) -> Options {
         Options {
             udp_port,

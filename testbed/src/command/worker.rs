@@ -135,8 +135,8 @@ struct Account {
     workers: Vec<WorkerSummary>,
 }
 
-/// Serves until a stop signal, the end of `--duration`, or the agent's end. Returns false if a worker lost its
-/// agent, or was excluded by it.
+/// Serves until a stop signal or the end of `--duration`; without `--duration`, also until all workers have lost their
+/// agent. Returns false if the agent died, or excluded a worker.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
     // Checks the agent first, because an app may take seconds to start.
@@ -166,7 +166,8 @@ fn check_agent(name: &str, timeout: Duration) -> Result<(), AttachError> {
     }
 }
 
-/// Runs all workers, one thread each, until they end. If one cannot attach, all stop.
+/// Runs all workers, one thread each, until they end. With `--duration`, waits for that time or a stop even if all have
+/// ended. If one cannot attach, all stop.
 fn serve_all(
     arguments: &Arguments,
     app: &AnyApp,
@@ -199,7 +200,7 @@ fn serve_all(
     })
 }
 
-/// Reason why a worker cannot serve.
+/// Reason why a worker cannot serve. Unlike [`Failure`], it can leave the worker's thread.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum WorkerError {
@@ -241,7 +242,7 @@ impl AppArguments {
     }
 }
 
-/// Creates the app, and the temporary folder that must outlive it.
+/// Creates the app, and the temporary folder that must outlive it. `wedjat-testbed agent` calls it, too.
 pub fn app(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     arguments.check()?;
     let app = match arguments.app {

@@ -77,8 +77,9 @@ pub fn table(rows: &[Row]) -> String {
     aligned(&head.chain(rows.iter().map(|row| row_cells(row).to_vec())).collect::<Vec<_>>())
 }
 
-/// Results in real time: rows of the demo on the real clock, of a second each. Each row is itself cut into
-/// slices, which are undisturbed if no pause of the machine can have affected them.
+/// Results in real time: rows of the demo on the real clock, each from one second of the same policy and load. One of
+/// several rows is more likely to avoid the machine's pauses. A row consists of time slices. A slice is undisturbed if
+/// no pause can have affected it.
 #[derive(Clone, Debug)]
 pub struct RealTimeRows {
     rows: Vec<Value>,
@@ -145,8 +146,8 @@ impl RealTimeRows {
     }
 }
 
-/// Builds the page. `remarks` describe the real-time results, `manifest` is JSON, and `summary` describes the
-/// run.
+/// Builds the page. `remarks` describe this machine's pauses and its real-time results, `manifest` is the leaf's as
+/// JSON, and `summary` describes the run.
 ///
 /// # Errors
 /// If the plot cannot be drawn.
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
     use crate::sim::{SimArgs, rows};
 
-    /// Simulates two policies under two loads.
+    /// Simulates two policies under two loads. With a digest, as in the demo, rows also count answered tasks.
     fn simulated_rows() -> Vec<Row> {
         let text = |text: &str| Some(text.to_owned());
         let args = SimArgs {

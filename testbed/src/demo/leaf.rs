@@ -194,7 +194,8 @@ impl NodeProcess {
     }
 
     /// Starts a leaf, a spine or an agent like [`NodeProcess::start`]. `role` is the subcommand of `wedjat`, and names
-    /// the node's files. `command` is the program to which this function adds `wedjat`'s arguments.
+    /// the node's files. `command` is `wedjat`, or a program that runs it, such as a shell. This function adds the
+    /// arguments of `wedjat`.
     ///
     /// # Errors
     /// Same as for [`NodeProcess::start`].

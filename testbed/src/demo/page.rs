@@ -51,7 +51,7 @@ pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
     plot_points(&points.collect::<Vec<_>>())
 }
 
-/// Same as [`plot`], for points.
+/// Same as [`plot`], for points. The demo in emulated time has points, but no [`Row`].
 ///
 /// # Errors
 /// If the points have no finite latency.
@@ -94,7 +94,8 @@ fn policies(rows: &[Point]) -> Vec<&str> {
 /// # Errors
 /// If there are no rows.
 pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotError> {
-    // The plot fails if the machine stalled all the time. The page then shows the rest.
+    // The plot fails without a finite response time, as on a machine that stalls all the time. The page then shows the
+    // rest.
     let plot = match plot(rows) {
         Ok(plot) => plot,
         Err(_) if !rows.is_empty() => "No task was answered in time: nothing to plot.".to_owned(),
@@ -111,7 +112,7 @@ pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotE
     )))
 }
 
-/// Builds the demo's page around its contents.
+/// Builds the demo's page around its contents, in real and in emulated time.
 pub(super) fn demo_html(contents: &str) -> String {
     html("wedjat demo", "wedjat: response time over load", contents)
 }

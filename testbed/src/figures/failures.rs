@@ -12,7 +12,8 @@ use crate::sim::plan;
 const NAME: &str = "horus-18";
 /// Numbers of leaves per spine scheduler.
 const RATIOS: [&str; 4] = ["10", "20", "30", "40"];
-/// Sizes of the pieces in which a pool's workers are placed, a piece in one rack.
+/// Sizes, in workers, of the pieces in which a pool's workers are placed. A piece is in one rack; smaller pieces spread
+/// a pool over more racks.
 const PIECES: [&str; 3] = ["32", "4", "1"];
 /// Number of failures in the paper.
 const FAILURES: usize = 30;

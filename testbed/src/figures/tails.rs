@@ -16,11 +16,12 @@ const POLICIES: [&str; 4] = ["jsq", "lsq-sample(2)", "lsq-update(.2)", "lsq-smar
 /// Number of runs of each policy.
 const SEEDS: u64 = 2;
 
-/// Points of a curve: a number of slots, and the fraction of tasks with a longer delay; or a number of dispatchers,
-/// and the fraction of slots (of those with arrivals) in which at least as many sent to one server.
+/// Points of a curve. Fig. 4a: a number of slots, and the fraction of tasks with a longer delay. Fig. 4b: a number of
+/// dispatchers, and the fraction of slots in which at least as many sent to one server. Slots after the end of the
+/// arrivals do not count.
 type Curve = Vec<(f64, f64)>;
 
-/// Makes both plots with their tables.
+/// Writes both plots, their tables and the commands. `full` simulates ten times as many slots.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut tails = "policy,slots,share_of_tasks_that_take_longer\n".to_owned();
     let mut incasts = "policy,dispatchers,share_of_slots_with_at_least_so_many\n".to_owned();

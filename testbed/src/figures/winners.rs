@@ -23,7 +23,7 @@ const SPEEDS: [(&str, &str); 3] = [("1-1", "100x1"), ("1-2", "50x1,50x2"), ("1-1
 const DELAYS: [&str; 5] = ["0us", "5us", "20us", "50us", "100us"];
 /// Numbers of dispatchers.
 const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
-/// Offered loads: fractions of the servers' capacity.
+/// Offered loads, as the value of `--load`: fractions of the servers' capacity.
 const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 
 /// Largest relative excess over the best value with which a policy is near the best (see the module's documentation).
@@ -106,7 +106,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write("winners", "txt", &commands)
 }
 
-/// Result of one policy in a cell, with times in mean service times.
+/// Result of one policy in a cell: the compared fields of a [`Row`]. Times are in mean service times.
 struct PolicyResult<'a> {
     policy: &'a str,
     mean: f64,

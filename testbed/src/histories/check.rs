@@ -35,7 +35,7 @@ pub enum Rule {
     OneState,
     /// Followers that never go back.
     Follower,
-    /// Service after the faults.
+    /// Service after the faults. The run checks it, not [`check`].
     Served,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Returns the violations of a history. Of each key that is not linearizable, it reports the first one.
+/// Returns the violations of a history. For each key that is not linearizable, it reports only the first violation.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
     let mut violations = keys(history);
@@ -69,7 +69,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Model of one key of a fabric.
+/// Sequential model of one key, for the check of linearizability.
 struct KeyModel<'a>(PhantomData<&'a ()>);
 
 /// Operation on one key, with its answer.
@@ -101,6 +101,7 @@ impl<'a> Model for KeyModel<'a> {
         }
     }
 
+    /// Returns true for reads and refusals, which never change the key.
     fn is_pure(call: &Call<'a>) -> bool {
         matches!(call, Call::Read(_) | Call::Absent | Call::Present)
     }
@@ -144,7 +145,8 @@ impl CallSource<'_> {
 type Calls<'a> = Vec<(Interval<Call<'a>>, CallSource<'a>)>;
 
 /// Returns the calls on one key, by request time: the operations on it, and the first messages to followers that
-/// contain it. Leaves out failed operations and refusals of a version, which tell nothing about the key.
+/// contain it. A message without the key proves nothing, because it holds a part of the state. Leaves out failed
+/// operations and refusals of a version, which prove nothing about the key.
 fn calls_on(history: &History, key: Key) -> Calls<'_> {
     let mut calls = Vec::new();
     for operation in &history.operations {
@@ -294,8 +296,8 @@ impl fmt::Display for Stamp<'_> {
     }
 }
 
-/// Returns the operations, by key and index, whose value for a setting another operation on the key sets too. Such a
-/// command may change nothing, and then returns the version of another change.
+/// Returns the key and index of each operation that sets a setting to the same value as another operation on the key.
+/// Such a command may change nothing, and then returns the version of another change.
 fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
     let mut first_index = HashMap::<_, usize>::new();
     let mut repeats = BTreeSet::new();
@@ -317,7 +319,8 @@ fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
     repeats
 }
 
-/// Returns violations of the order of versions.
+/// Returns violations of the rules about versions: [`Rule::Monotonic`], [`Rule::Unique`] and [`Rule::Condition`]. A
+/// change needs a version above all that were returned before its request.
 fn versions(history: &History) -> Vec<Violation> {
     let repeated = repeated(history);
     let mut stamps = Vec::new();
@@ -406,7 +409,8 @@ fn describe(entry: Option<&Entry>) -> String {
     entry.map_or("absent".to_owned(), ToString::to_string)
 }
 
-/// Returns violations of the rule that a version has one state.
+/// Returns violations of the rule that a version has one state. Compares the reads of a version with each other, with
+/// the change acknowledged as that version, and with the followers' parts and views.
 fn states(history: &History) -> Vec<Violation> {
     // First state read at each version.
     let mut first_reads = BTreeMap::<u64, (usize, &Operation)>::new();
@@ -492,7 +496,7 @@ fn states(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Returns violations of the rule that followers never go back.
+/// Returns violations of the rule that followers never go back. A new process of a follower may start lower.
 fn followers(history: &History) -> Vec<Violation> {
     let mut newest = HashMap::<_, &Update>::new();
     let mut violations = Vec::new();

@@ -1,11 +1,11 @@
 //! Runs the learner through a trace of another implementation, and finds the largest differences. The learner
 //! chooses the nodes to which a node passes tasks (migration) and from which it takes them (stealing). Its
-//! critic predicts the reward from the nodes' loads.
+//! critic predicts future rewards from the nodes' loads.
 //!
 //! A trace is a JSON object. It begins with the number of nodes `n` and the optimizer's constants. The
-//! initial parameters follow (`critic_w0`, rows `m_w0` of the migration policy and `s_w0` of the stealing
-//! policy), and the initial loads (`x0`). A beat is one step of learning. Each of the `beats` holds the next
-//! loads, the reward, and how often each node was drawn, with the resulting probabilities and
+//! initial parameters follow (`critic_w0`, and with one row per node `m_w0` of the migration policy and `s_w0` of
+//! the stealing policy), and the initial loads (`x0`). A beat is one step of learning. Each of the `beats` holds
+//! the next loads, the reward, and how often each node was drawn, with the resulting probabilities and
 //! temporal-difference error (`td_error`). The final parameters follow. A trace may end with a consensus: the
 //! node averages its critic's parameters with those of other nodes.
 

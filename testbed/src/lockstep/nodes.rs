@@ -242,7 +242,7 @@ impl<'a> Run<'a> {
         self.put_frame(origin, &frame)
     }
 
-    /// Delivers a packet to its node.
+    /// Delivers a packet to its node. Each slot has one event, so it holds a packet.
     fn deliver(&mut self, slot: u32) -> Result<(), LockstepError> {
         let Some((node, frame)) = self.packets.remove(slot) else { return Ok(()) };
         self.put_frame(node, &frame)

@@ -30,7 +30,8 @@ impl Process {
         Self { conductor, node, cpu_choice: None }
     }
 
-    /// Lets the conductor's thread run on the leaf's CPU or on a second CPU, whichever gives the shorter turns.
+    /// Lets the conductor's thread run on the leaf's CPU or on a second CPU, whichever gives the shorter turns. The
+    /// caller pins the thread to the second CPU before its first turn.
     #[must_use]
     pub fn on(mut self, leaf_cpu: usize, second_cpu: usize) -> Self {
         self.cpu_choice = (leaf_cpu != second_cpu).then(|| CpuChoice::new([leaf_cpu, second_cpu]));
@@ -75,6 +76,7 @@ struct CpuChoice {
 }
 
 impl CpuChoice {
+    /// Creates the choice for a thread on the second CPU.
     fn new(cpus: [usize; 2]) -> Self {
         Self { cpus, current: 1, durations: [None; 2], turns: 0, windows: 0, began: Instant::now() }
     }

@@ -38,12 +38,12 @@ struct Run<'a, P: Port, L, S: ?Sized> {
     scheduler: &'a mut S,
     /// Engine of the model. A route holds the packet of its task while the task is at the worker.
     engine: Engine<Route<Option<Packet<P::Buf>>>>,
-    /// Slot in the slab of each task that has arrived and is not yet answered, by task number.
+    /// Slot in the slab of each task that has arrived and is neither answered nor lost, by task number.
     slots: Vec<Option<u32>>,
     ledger: PacketLedger,
 }
 
-/// Packet counts of the scheduler and of the conductor.
+/// Packet counts of the scheduler and of the conductor. Equal counts show that no packet is in flight between them.
 #[derive(Default)]
 struct PacketLedger {
     /// Packets delivered to the scheduler.
@@ -212,7 +212,8 @@ where
         self.turn()
     }
 
-    /// Gives the scheduler turns and handles the packets that it sends, until it has no more packets to receive.
+    /// Gives the scheduler turns and handles the packets that it sends, until it has no more packets to receive. Fails
+    /// if the packet counts of both sides differ.
     fn turn(&mut self) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.engine.now);
         loop {

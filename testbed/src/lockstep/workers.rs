@@ -1,5 +1,5 @@
 //! Workers of a lockstep run, on one port. They receive tasks, and send replies written into the tasks' buffers. The
-//! conductor, the code that plays the scheduler's surroundings, decides when each reply is due.
+//! conductor, the code that emulates the scheduler's environment, decides when each reply is due.
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
@@ -12,12 +12,12 @@ use crate::rack::{FrameKind, RackPort, Reply, Segment};
 /// Name of this side in errors.
 const SIDE: &str = "workers";
 
-/// A task's packet at its worker. The reply reuses its buffer.
+/// Packet of a task or a probe at its worker. The reply or answer reuses its buffer.
 pub struct Packet<B> {
     buf: B,
     /// Server, and position of the datagram in the frame.
     segment: Segment,
-    /// Header of the task, as received.
+    /// Header, as received.
     header: Header,
 }
 
@@ -40,9 +40,9 @@ impl<P: Port> Workers<P> {
         Self { port, address, incoming: Burst::new(), idle_picks: 0, probes: Vec::new() }
     }
 
-    /// Receives one burst and passes each task to `on_task`, with its number and its worker's place
+    /// Receives one burst and passes each task to `on_task`, with its sequence number and its worker's place
     /// (the worker's index in the layout). Stores probes, and answers ARP requests. Returns the number of
-    /// packets received, and the number of ARP replies sent.
+    /// packets received and of ARP replies sent, for the conductor's packet ledger.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
@@ -80,7 +80,8 @@ impl<P: Port> Workers<P> {
         Ok((count, replies))
     }
 
-    /// Returns the number of tasks so far whose worker the leaf estimated to be idle.
+    /// Returns the number of tasks so far whose worker the leaf estimated to be idle. A policy that bounds each
+    /// worker to one task must choose only such workers.
     #[must_use]
     pub fn idle_picks(&self) -> u64 {
         self.idle_picks
@@ -110,7 +111,7 @@ impl<P: Port> Workers<P> {
         rewrite::answer(packet.buf.bytes_mut(), packet.segment.at.into(), &header);
     }
 
-    /// Sends a reply.
+    /// Sends a reply, or the answer to a probe.
     pub(super) fn send(&mut self, reply: Packet<P::Buf>, now_ns: u64) -> Result<(), LockstepError> {
         self.send_buffer(reply.buf, now_ns)
     }
@@ -126,7 +127,8 @@ impl<P: Port> Workers<P> {
     }
 }
 
-/// Sends one packet. Fails if the port has no room: the scheduler is quiet, so its queue must be empty.
+/// Sends one packet. Fails if the port has no room: the scheduler receives all packets in each turn, so a full queue is
+/// a defect.
 pub(super) fn send<P: Port>(
     port: &mut P,
     buf: P::Buf,

@@ -1,5 +1,5 @@
-//! Workers of an emulated rack that die and return at planned times, to test the leaf's response. The caller applies
-//! the events between its polls.
+//! Planned deaths and returns of workers in an emulated rack, to test the leaf's response. The caller applies the
+//! events between its polls.
 
 use std::str::FromStr;
 
@@ -36,7 +36,7 @@ impl FromStr for Outage {
     }
 }
 
-/// Remaining deaths and returns of workers in a run, the earliest one last.
+/// Remaining deaths and returns of workers in a run, the earliest one last, so that it can be popped.
 #[derive(Clone, Debug)]
 pub struct Outages(Vec<Event>);
 
@@ -51,7 +51,8 @@ struct Event {
 }
 
 impl Outages {
-    /// Creates the events of a run that starts at `start`, on a clock of `hz` ticks per second.
+    /// Creates the events of a run that starts at tick `start`, on a clock of `hz` ticks per second. Outages of one
+    /// worker must not overlap or touch: the end of each revives it.
     #[must_use]
     pub fn new(outages: &[Outage], start: u64, hz: f64) -> Self {
         let ticks = |seconds: f64| start + (seconds * hz) as u64;

@@ -277,7 +277,7 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// Draws charts into one SVG, in this number of columns.
+/// Draws charts into one SVG of `size` pixels in all, as a grid with this number of columns, at least 1.
 ///
 /// # Errors
 /// If the axes of a chart can show no point.
@@ -295,7 +295,7 @@ pub fn svg(charts: &[Chart<'_>], size: (u32, u32), columns: usize) -> Result<Str
     Ok(text)
 }
 
-/// Map of coloured tiles, in rows and columns; a tile may be missing.
+/// Map of coloured tiles, such as the best policy for each delay and load. A tile may be missing.
 #[derive(Clone, Debug)]
 pub struct TileMap {
     /// Title.
@@ -306,7 +306,7 @@ pub struct TileMap {
     pub rows: Vec<(String, Vec<Option<Tile>>)>,
 }
 
-/// Tile of a map: index of its colour, and two lines of text.
+/// Tile of a map: index of its colour in `Palette99`, and two lines of text.
 pub type Tile = (usize, [String; 2]);
 
 /// Width and height of a tile in pixels.
@@ -399,7 +399,8 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Formats a value for the label of an axis, with at most four significant digits.
+/// Formats a value for the label of an axis, with at most four significant digits. Values below 0.001 have one, those
+/// from 1e9 two.
 fn short(value: f64) -> String {
     let rounded = |value: f64, unit: &str| {
         let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;

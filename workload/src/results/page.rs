@@ -9,7 +9,7 @@ font-size:.85rem;font-variant-numeric:tabular-nums;display:block;overflow-x:auto
 text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}td:first-child,th:first-child{text-align:left}\
 .invalid{color:#a00}pre{background:#f6f6f6;padding:1rem;overflow:auto;font-size:.8rem}";
 
-/// Builds a page around its contents.
+/// Builds a page around `contents`, which is HTML. Escapes the title and the heading.
 #[must_use]
 pub fn html(title: &str, heading: &str, contents: &str) -> String {
     format!(
@@ -48,7 +48,7 @@ fn cells<Text: AsRef<str>>(tag: &str, texts: impl IntoIterator<Item = Text>) -> 
     texts.into_iter().map(cell).collect()
 }
 
-/// Escapes the special characters of HTML.
+/// Escapes the special characters of HTML text. Not for attributes: quotes remain.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

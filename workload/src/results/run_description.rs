@@ -16,7 +16,7 @@ pub struct RunDescription {
 }
 
 impl RunDescription {
-    /// Returns the name of the run without its load.
+    /// Returns the name of the run without its load. Runs with the same name form one curve of a plot.
     #[must_use]
     pub fn series(&self) -> String {
         let name = if self.policy.is_empty() { &self.model } else { &self.policy };
@@ -45,8 +45,8 @@ impl RunDescription {
         }
     }
 
-    /// Returns true if the run was measured on a clock of nanoseconds. The percentiles of such a run count
-    /// unanswered tasks as infinite, as [`crate::latency::Latency`] does.
+    /// Returns true if the run was measured in nanoseconds; simulated runs have times in picoseconds. The percentiles
+    /// of a measured run count unanswered tasks as infinite, as [`crate::latency::Latency`] does.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         matches!(self.model.as_str(), "pktgen" | "drive" | "demo" | "capture")

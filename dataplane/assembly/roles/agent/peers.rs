@@ -99,7 +99,8 @@ impl Segment {
         segment
     }
 
-    /// Attaches both workers of a node.
+    /// Attaches both workers of a node. Polls it twice, one interval of periodic work apart, because that work grants
+    /// the claims.
     fn attach_workers(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.workers = (0..2).map(|at| node.handles.claim(at)).collect();
@@ -112,7 +113,7 @@ impl Segment {
         }
     }
 
-    /// Advances the time, tick by tick.
+    /// Advances the time by `ticks`, and polls the nodes at each tick.
     fn pass(&mut self, ticks: u64) {
         for _ in 0..ticks {
             self.now += 1;
@@ -190,7 +191,7 @@ impl Segment {
         worked
     }
 
-    /// Completes all tasks.
+    /// Completes all tasks of the nodes that are up.
     fn finish(&mut self) {
         while (0..self.nodes.len()).any(|node| self.nodes[node].is_up && self.work(node)) {
             self.pass(1);
@@ -212,7 +213,7 @@ impl Segment {
         self.nodes[node].agent.counters().dropped(reason)
     }
 
-    /// Checks that all ledgers balance, and every buffer except those of tasks is back.
+    /// Checks that all ledgers balance, and only tasks that the agents hold still have buffers.
     fn assert_balanced(&mut self) {
         self.pass(200);
         let mut held = 0;
@@ -506,7 +507,8 @@ fn invalid_peer_message_is_counted_and_ignored() {
             assert_eq!(segment.dropped(0, reason), count + 1, "{code:?} by {by}: {reason:?}");
             assert_eq!(known(&segment), before, "{code:?}: {reason:?}");
         }
-        // An accepted message arrives again; a stranger sends from another machine.
+        // An accepted message arrives again. Then peer 1's messages come from a wrong MAC address, and from a wrong IP
+        // address.
         let last = heartbeat(future, 5, 1.0);
         segment.peer_message(1, beat_code, &last);
         segment.peer_message(1, beat_code, &last);

@@ -1,5 +1,5 @@
-//! Workers shared by several leaves. They register with all leaves, and answer through the leaf that sent the task.
-//! Each report of a queue length goes to one leaf, which the leaves' policy chooses:
+//! Tests of workers shared by several leaves. The workers register with all leaves, and answer through the leaf that
+//! sent the task. Each report of a queue length goes to one leaf, which the leaves' policy chooses:
 //! - `lsq-update`: an idle worker reports to a random leaf.
 //! - `lsq-smart`: a worker reports to the leaf with the largest error, if that is at least its queue length.
 //! - `jiq`: an idle worker reports to one leaf, which adds it to its idle list.
@@ -92,7 +92,8 @@ impl Shared {
         self.rig.send(&bytes);
     }
 
-    /// Serves one task by any worker. Returns the messages sent.
+    /// Serves one task by any worker: the agent may give a task to another worker than the named one. Returns the
+    /// messages sent, which bear the named worker's id and number of tasks.
     fn work(&mut self) -> Vec<SentReport> {
         assert!(self.worker_ends.iter_mut().any(work));
         self.rig.after(1);
@@ -144,8 +145,8 @@ fn answers_use_their_leaf_and_idle_reports_one() {
             let leaf = usize::from(seq) % 3;
             shared.task_from(leaf, 10, seq);
             shared.task_from((leaf + 1) % 3, 10, seq + 1000);
-            // The agent may give the two tasks to both its workers, so either is answered first. The numbers of the
-            // second leaf's tasks begin at 1000.
+            // Both tasks name worker 10, which the reports count by. The agent may give them to both its workers, so
+            // either is answered first. The numbers of the second leaf's tasks begin at 1000.
             let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
             let first = shared.work();
             assert_eq!(first.len(), 1, "it has another task and sends no report: {first:?}");

@@ -56,7 +56,7 @@ impl Workers {
         self.rig.leaf.stages().dispatcher(0).unwrap().view()
     }
 
-    /// Delivers a client's packet, if any, and advances the time by 50 microseconds. Workers accept tasks and answer
+    /// Delivers a client's packet, if any, and advances the time by 51 microseconds. Workers accept tasks and answer
     /// completed ones. The packets of a task that is not complete wait at the worker.
     fn step(&mut self, frame: Option<&[u8]>) {
         if let Some(frame) = frame {
@@ -95,7 +95,7 @@ impl Workers {
         }
     }
 
-    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 99 steps in between; its
+    /// Sends a task of an honest client every 5.1 ms. `attack` may send a frame in each of the 99 steps in between; its
     /// argument is the number of the step, 100 per task. Returns the response times in ascending order.
     fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
         let mut sent = Vec::new();
@@ -107,7 +107,7 @@ impl Workers {
                 self.step(frame.as_deref());
             }
         }
-        // 20 ms, in which all answers arrive.
+        // About 20 ms, in which all answers arrive.
         (0..400).for_each(|_| self.step(None));
         let honest = self.answered.iter().filter(|&&(seq, _)| seq < tasks);
         let mut times: Vec<_> = honest.map(|&(seq, at)| at - sent[usize::from(seq)]).collect();
@@ -149,8 +149,8 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
         let alone = Workers::new(policy).serve(40, |_| None);
         assert_eq!(alone.len(), 40, "{policy}");
         let mut workers = Workers::new(policy);
-        // 10,000 packets per second: half from unreachable sources, a quarter from one source, and a quarter from a
-        // whole network.
+        // About 10,000 packets per second: half from unreachable sources, a quarter from one source, and a quarter from
+        // a whole network.
         let times = workers.serve(40, |at| {
             (at % 2 == 0).then(|| match at / 2 % 4 {
                 0 | 1 => unanswerable_task(unreachable[at as usize / 8 % 6], at as u16),
@@ -233,7 +233,7 @@ fn constantly_idle_worker_does_not_attract_all_tasks() {
     for policy in ["horus", "racksched", "lsq-update", "jiq", "ppot"] {
         let mut workers = Workers::new(policy);
         workers.false_queue = Some(0);
-        // 6000 tasks per second, of 8000 that the workers can serve.
+        // About 6000 tasks per second, of 8000 that the workers can serve.
         workers.serve(200, |at| (at % 10 < 3).then(|| task(OTHERS)));
         // An eighth of the tasks is its fair part. Less than three times that is permitted.
         let all: usize = workers.task_counts.iter().sum();
@@ -300,8 +300,8 @@ fn many_doubted_workers_count_their_sent_tasks() {
             rig.wait(MS);
         }
     }
-    // After three such checks the leaf doubts the worker and no longer believes its replies. It then counts the tasks
-    // sent without a reply: six tasks less five replies.
+    // After three checks that find such reports, the leaf doubts the worker and no longer believes its replies. It then
+    // counts the tasks sent without a reply: six tasks less five replies.
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     let bounded = (0..1024).filter(|&at| view.load(Member(at)) == Load::ONE);
     assert_eq!(bounded.count(), 1024);

@@ -6,7 +6,7 @@
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
 //! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and
-//! receives from another port. `one` does so for exactly one packet back, and returns its datagram, header and frame.
+//! receives from another port, or from the same one. `one` does so for exactly one packet back, and returns its datagram, header and frame.
 //! `wait` polls after some nanoseconds. `task(seq)` is a client's task with this sequence number, and
 //! `reply(worker, tasks)` a worker's reply with its number of remaining tasks. `assert_accounted` checks the ledger and
 //! the buffers at the end. `promise: ID` names the tested promise of SPECIFICATION.md.
@@ -38,7 +38,7 @@ pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
-/// Returns a worker's index in the pool.
+/// Returns the index in the pool of a worker of the configuration.
 fn member_of(worker: u16) -> u16 {
     worker - 10
 }
@@ -525,6 +525,7 @@ fn added_worker_waits_for_its_registration() {
     let rig = &mut rigs[0];
     rig.send_message(&join(10, 0));
     rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
+    // Worker 20 has index 8 in the pool. `presence` and `is_active` know this index as that of worker 18.
     assert_eq!((rig.presence(18), rig.is_active(18)), (MemberPresence::Unregistered, false));
     assert_eq!(rig.chosen(50), [10].into());
     let late_join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));

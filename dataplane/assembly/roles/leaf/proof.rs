@@ -167,7 +167,8 @@ fn is_question(frame: &[u8]) -> bool {
     arp::Packet::parse(frame).is_ok() || ndp::Packet::parse(frame).is_ok()
 }
 
-/// Returns the IPv6 frame, altered before, with the right UDP checksum. Both UDP ports become 1234.
+/// Returns the altered IPv6 frame with the right UDP checksum, so that only the tag shows the change. Both UDP ports
+/// become 1234.
 fn with_checksum(frame: Vec<u8>) -> Vec<u8> {
     let packet = &frame[ether::LEN..];
     let flow = Flow {

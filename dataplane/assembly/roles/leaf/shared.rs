@@ -24,10 +24,10 @@ const SHARED_CLIENT: u32 = CLIENT + 0x100;
 const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
 /// Builds a leaf with a port for clients, and a port for clients and workers. The leaf knows the servers' MAC addresses
-/// from the start, or must resolve them.
+/// from the start, or must resolve them. `registers` is true if the servers register their workers.
 fn shared(policy: &str, server_macs_known: bool, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Both], registers, key: None };
-    // The client's MAC address is known. A port holds 256 packets, the leaf has one core, and its queue 64 places.
+    // The client's MAC address is known. The leaf has one core. A port holds 256 packets, the pool's queue 64 tasks.
     rigs_on(networks, policy, server_macs_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
 }
 
@@ -46,8 +46,8 @@ fn messages() -> [(&'static str, Vec<u8>); 3] {
 #[test]
 fn shared_port_requires_the_servers_mac_address() {
     for (name, message) in messages() {
-        // The fast path handles common packets, a burst at a time. Alone, a reply takes it. Behind a packet that this
-        // path does not handle, it takes the slow one, as registrations and keep-alives always do.
+        // The fast path handles the common packets at the front of a burst. A lone reply takes the fast path. Behind a
+        // packet that is not common, a reply takes the slow path. Registrations and keep-alives always do.
         for behind_another in [false, true] {
             let mut rig = shared("jsq", true, true);
             let forged = sent_by(OTHER_MAC, message.clone());

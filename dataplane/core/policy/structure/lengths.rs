@@ -8,7 +8,7 @@ use crate::state::Member;
 const LENGTHS: usize = 64;
 /// The last length, of all queues that are at least this long.
 pub const LONGEST: u32 = LENGTHS as u32 - 1;
-/// Maximum number of classes.
+/// Maximum number of classes. With more service rates, `scd` sorts the members instead.
 pub const CLASSES: usize = 4;
 /// Set number of a member in no set.
 const NOWHERE: u16 = u16::MAX;

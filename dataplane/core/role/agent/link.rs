@@ -1,8 +1,8 @@
 //! Transfer of tasks to workers: copied to another process, or handed over to a thread of this one.
 //!
 //! A worker set has one link per worker. A *channel* is memory that the agent shares with the worker. A worker claims
-//! its channel by a number and then gets the grant. Each completed task is a credit. A *slot* is the index of a task in
-//! the channel's ring.
+//! its channel by a number and gets tasks once the agent grants the claim. Each completed task is a credit. A *slot* is
+//! one task's part of the channel's memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use crate::state::region::Slice;
 pub trait Work: Sized {
     /// Form in which a task is handed over to a thread.
     type Parcel: Token;
-    /// Returns the time of its arrival in nanoseconds.
+    /// Returns the arrival time of the task in nanoseconds. The worker set measures the waiting time from it.
     fn since_ns(&self) -> u64;
-    /// Returns the ids of the task.
+    /// Returns the ids and the class of the task, which its copy carries beside the bytes.
     fn ids(&self) -> TaskIds;
-    /// Returns its bytes.
+    /// Returns the bytes of the task that the link copies.
     fn payload(&self) -> &[u8];
     /// Converts the task for handing over, with a note (a number) that `unpack` gets back.
     fn pack(self) -> (Self::Parcel, u32);
@@ -82,7 +82,7 @@ impl<T: Work> WorkerLink<T> {
     /// Gives a task to the worker.
     ///
     /// # Errors
-    /// Returns the task if that is impossible.
+    /// Returns the task if the worker has no grant or no free slot, or if the bytes exceed a slot.
     #[inline]
     pub fn give(&mut self, task: T) -> Result<(), T> {
         match self {
@@ -104,7 +104,8 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Processes new credits. Returns the counts of the completed tasks: the first completion of a channel has count 0.
+    /// Processes new credits. Wakes the worker if it sleeps with a pending task. Returns the counts of the completed
+    /// tasks: the first completion of a channel has count 0. [`Sender::completed`] returns the slot of a copied task.
     ///
     /// # Errors
     /// If the worker's count or list of completed tasks is impossible. The caller must then exclude the worker.
@@ -124,14 +125,15 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Revokes the grant, and passes each unfinished task to `take_back` with the channel. Returns how many tasks were
-    /// lost. Has no effect on a thread that is still attached.
+    /// Revokes the grant, and passes each unfinished task to `take_back` with the channel. Returns the number of these
+    /// tasks. Has no effect on a thread that is still attached, or whose last credits were not collected.
     pub fn revoke(&mut self, mut take_back: impl FnMut(T, &Channel)) -> u32 {
         match self {
             Self::Copied { channel, held } => {
                 let lost = channel.sender_mut().revoke();
                 channel.wake(); // so that a sleeping worker sees the revocation
-                // From the slot of the oldest task, so that tasks given in order return in order.
+                // Starts at the oldest task's slot, so that the tasks return in the order in which they were given.
+                // A worker that completes in any order has no such slot; its tasks return in any order.
                 let oldest = lost.start as usize & (held.len() - 1); // the number of slots is a power of two
                 for slot in (oldest..held.len()).chain(0..oldest) {
                     if let Some(task) = held[slot].take() {

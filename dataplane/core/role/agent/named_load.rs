@@ -2,8 +2,8 @@
 //! *names* the worker whose id the leaf wrote into it. Here a worker is its index among all of the agent's workers.
 //!
 //! A leaf counts by the worker that it chose, although another core may serve the task. So the queue length in a reply
-//! must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their answers, and the
-//! difference is exact. Each answer sees the arrival of its own task, and everything that earlier answers saw. Both
+//! must be that worker's. Only the dispatcher writes the number of accepted tasks, and threads add their answers, so that no
+//! count is lost. Each answer sees the arrival of its own task, and everything that earlier answers saw. Both
 //! counts may wrap around; the difference stays correct.
 
 use std::sync::atomic::AtomicU32;
@@ -69,7 +69,8 @@ impl<N: Number> NamedLoad<N> {
         self.0[worker].accepted.0.store(accepted, Relaxed);
     }
 
-    /// Counts a thread's answer. Returns the number of tasks left.
+    /// Counts a thread's answer. Returns the number of tasks left. If the thread is interrupted between both steps, tasks
+    /// accepted and answered meanwhile count as left, until the next answer.
     #[inline]
     #[must_use]
     pub fn answer(&self, worker: usize) -> u32 {

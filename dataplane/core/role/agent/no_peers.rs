@@ -26,7 +26,7 @@ impl PeerGroup {
         match *self {}
     }
 
-    /// Returns the peer with this address behind a port.
+    /// Returns the peer with this address behind a port, to learn its MAC address.
     pub(super) fn hop_of(&mut self, _: usize, _: IpAddr) -> Option<&mut NextHop> {
         match *self {}
     }
@@ -41,12 +41,12 @@ impl PeerGroup {
         match *self {}
     }
 
-    /// Records a task dropped because of a full queue.
+    /// Records a task that the agent could neither give to a worker nor queue.
     pub(super) fn note_failed(&mut self) {
         match *self {}
     }
 
-    /// Returns the peer to which a client's task is forwarded.
+    /// Returns the peer to which a client's task is forwarded; `None` if the task stays.
     pub(super) fn destination(&mut self) -> Option<usize> {
         match *self {}
     }
@@ -72,7 +72,7 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// Refuses a peer's message.
+    /// Refuses a peer's message, which may still arrive from the network.
     pub(super) fn receive(
         &mut self,
         _: usize,

@@ -27,13 +27,13 @@ pub const INTERVAL_MIN_MS: u64 = TIMEOUT_MIN_MS / KEEP_ALIVES_PER_TIMEOUT;
 /// Independent of longer timeouts: 10 small packets per second are no load, and a restarted leaf soon learns of
 /// all workers.
 const INTERVAL_MAX_MS: u64 = 100;
-/// First and longest interval of repetitions of a WORKER_ID in milliseconds; each repetition doubles it. Short,
-/// because the worker gets no tasks before the acknowledgement.
+/// First and longest interval of repetitions of a WORKER_ID in milliseconds; each repetition doubles it. A shorter
+/// interval of messages applies to repetitions too. Short, because the worker gets no tasks before the acknowledgement.
 const RETRY_MS: (u64, u64) = (10, 40);
 /// Messages per second of all workers: enough to keep 100 of them alive at the default timeout of 100 ms.
 pub const MESSAGES_PER_SECOND: u64 = 5000;
 
-/// A worker, as the leaf knows it.
+/// State of a worker's registration with the leaf.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Identity of the worker.
@@ -42,9 +42,9 @@ struct Entry {
     seq: u16,
     /// True if the message with that number is an unanswered WORKER_ID.
     awaits_answer: bool,
-    /// True if the leaf has answered since the worker attached.
+    /// True if the leaf has answered since a due message last found the worker detached.
     acknowledged: bool,
-    /// Milliseconds from the next WORKER_ID to its repetition.
+    /// Maximum time in milliseconds from the next WORKER_ID to its repetition.
     retry_ms: u64,
     /// Time of the next message in ticks.
     due: u64,
@@ -104,7 +104,7 @@ impl Registrar {
         (ms * self.ticks_hz / 1000).max(1)
     }
 
-    /// Allocates memory for `workers` workers.
+    /// Allocates memory for `workers` workers in all, so that `add` on the polling core allocates nothing.
     pub fn make_room(&mut self, workers: usize) {
         self.entries.reserve_exact(workers.saturating_sub(self.entries.len()));
     }
@@ -126,13 +126,14 @@ impl Registrar {
         self.hop.address
     }
 
-    /// Returns its MAC address, if known.
+    /// Returns the leaf's MAC address, if known.
     #[must_use]
     pub fn mac(&self) -> Option<Mac> {
         self.hop.mac
     }
 
-    /// Returns true if its MAC address is unknown and a question is due.
+    /// Returns true if the leaf's MAC address is unknown and an ARP request or neighbour solicitation is due. The
+    /// caller must then send it.
     pub fn must_ask(&mut self, now: u64) -> bool {
         self.hop.must_ask(now, self.ticks_hz)
     }
@@ -178,7 +179,7 @@ impl Registrar {
     }
 
     /// Returns the next message at `now`, if one is due and the leaf's MAC address is known. `tasks` returns the
-    /// number of a worker's tasks if it is attached. A worker that left is registered again on its return.
+    /// number of a worker's tasks if it is attached. A worker found detached is registered again on its return.
     pub fn due(
         &mut self,
         now: u64,
@@ -229,8 +230,8 @@ impl Registrar {
     }
 }
 
-/// Writes the frame of a server's message to a leaf. `complete` gets the payload, to add entries and a proof behind the
-/// header.
+/// Writes the frame of an agent's message to a leaf: a registration, a keep-alive or a report. `complete` gets the
+/// payload, to write a completion report's entries and the message's authentication tag behind the header.
 pub fn emit<A: Address>(
     header: &Header,
     flow: &Flow<A>,

@@ -62,7 +62,8 @@ pub struct Responder<P: Port> {
 pub struct NamedWorker {
     /// Index of the worker's set; [`NO_SET`] if no worker here has the id.
     pub set: u16,
-    /// Index among all workers, as in [`NamedLoad`].
+    /// Index among all workers at the start, as in [`NamedLoad`]. Unused for workers added later: an agent with threads
+    /// adds none.
     pub index: u16,
     /// Number of tasks at this agent that name it. Includes tasks that threads have already answered.
     pub tasks: u32,
@@ -118,7 +119,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.named[usize::from(identity.id)].reporter = reporter.unwrap_or(NO_REPORTER);
     }
 
-    /// Removes a worker from the reporters.
+    /// Removes a worker from the reporters. Does nothing if it is none.
     pub fn remove_reporter(&mut self, identity: WorkerIdentity) {
         let named = &mut self.named[usize::from(identity.id)];
         let reporter = std::mem::replace(&mut named.reporter, NO_REPORTER);
@@ -151,7 +152,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Adds `change` to the number of tasks at this agent that name the worker.
+    /// Adds `change` to the number of tasks at this agent that name the worker, and publishes it to threads.
     #[inline]
     pub fn count(&mut self, worker: u16, change: i32) {
         let named = &mut self.named[usize::from(worker)];
@@ -249,8 +250,8 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.credential(worker).filter(|_| route.is_none())
     }
 
-    /// Adds a task that was answered directly to the next report to its leaf. The report is urgent if tasks may wait
-    /// there for this worker.
+    /// Adds a task that was answered directly to the next report to its leaf. The report must have room. It is urgent
+    /// if tasks may wait at the leaf for this worker.
     #[inline]
     fn note_completion(
         &mut self,
@@ -276,7 +277,8 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.completions.hurry(route.leaf);
     }
 
-    /// Drops and counts a task that waited in its pool's queue.
+    /// Drops and counts a task that waited in its pool's queue. Called if the pool ends, or if no worker is
+    /// active and the policy does not queue.
     #[cold]
     pub fn give_up(&mut self, task: Packet<P::Buf>, reason: DropReason) {
         let (_, named) = task.addressed();
@@ -289,8 +291,9 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Refuses a task: sends it back to its sender. `waiting` is the pool's queue length, reported if the task
-    /// names no worker.
+    /// Refuses a task that the queue has no room for: sends it back to its sender, or drops it if its packet cannot
+    /// carry a refusal. The caller no longer counts it for the worker that it names. `waiting` is the pool's queue
+    /// length, reported if the task names no worker.
     #[cold]
     pub fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) -> Fate {
         let (port, (_, named)) = (task.port, task.addressed());

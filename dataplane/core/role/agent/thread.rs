@@ -1,5 +1,6 @@
 //! Worker as a thread of the agent's process with its own transmit queue. It takes a task's packet, turns it
-//! into its reply in place, and sends it. The dispatcher sees only a credit: the number of completed tasks.
+//! into its reply in place, and sends it. The dispatcher never sees the reply: it reads the number of completed
+//! tasks and the time worked.
 //!
 //! Each reply is sent immediately, because the next task's duration is unknown and the reply must not wait
 //! for it.
@@ -114,7 +115,8 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         }
     }
 
-    /// Serves the next task. Returns false if there is none. Makes no system call.
+    /// Serves the next task. Returns false if there is none. Makes no system call itself; `serve` and the port's driver
+    /// may.
     #[inline]
     pub fn poll(
         &mut self,

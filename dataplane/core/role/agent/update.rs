@@ -89,7 +89,7 @@ pub enum Step<B: Buf + Token> {
     Set {
         /// The pool.
         pool: usize,
-        /// The change; afterwards the old policy.
+        /// The change; afterwards the old policy, if it replaces the policy.
         change: DispatcherChange,
     },
     /// Replaces the memory for waiting tasks.
@@ -197,13 +197,14 @@ where
             return self.worker_sets.push(new);
         };
         std::mem::swap(ended, &mut new);
-        // `new` is now the ended pool. The agent's totals still include its attachments, but not its completed tasks.
+        // `new` is now the ended pool. `former` keeps its attachments in the agent's statistics. Its completed tasks
+        // leave `ended`, because the next poll compares `ended` with a sum over the current pools.
         self.former = self.former.and(new.workers.attach_stats());
         self.ended -= new.workers.ended();
         *slot = Some(new);
     }
 
-    /// Adds a worker as a member of a pool.
+    /// Adds a worker as a member of a pool. Tasks may then name its id, and its registrations and queue reports begin.
     fn add(
         &mut self,
         pool: usize,

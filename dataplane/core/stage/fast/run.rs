@@ -39,9 +39,9 @@ impl Iterator for BurstMask {
 
 /// Values read from the packets of a run.
 pub struct Fields {
-    /// Values of the tasks that policies may use, in order.
+    /// Values that policies may use, one entry for each task of the run. Replies have none.
     pub tasks: [Task; BURST],
-    /// IPv4 source address of each packet of the run, in memory order. Unused over IPv6.
+    /// IPv4 source address of each packet of the run, in network byte order. Unused over IPv6.
     pub sources: [u32; BURST],
 }
 
@@ -92,7 +92,8 @@ impl LeadingRun {
         run
     }
 
-    /// Adds the packet at `index`, the next one, with this payload. Copies the class of an extended task.
+    /// Adds the packet at `index`, the next one, with this payload. Copies the class of an extended task; other tasks
+    /// have class 0.
     #[inline(always)]
     fn push(&mut self, index: usize, code: CodeByte, payload: &[u8], fields: &mut Fields) {
         if code.is_extended() && !code.is_reply() {
@@ -105,7 +106,7 @@ impl LeadingRun {
         self.len = index as u32 + 1;
     }
 
-    /// Ends the run before the first of these packets, if it has any of them.
+    /// Ends the run before the first of these packets, if it has any of them. The slow path handles that packet.
     #[inline(always)]
     pub fn end_before(&mut self, packets: BurstMask) {
         let refused = packets.0 & BurstMask::first(self.len).0;

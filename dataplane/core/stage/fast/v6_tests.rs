@@ -32,12 +32,12 @@ fn key() -> Key {
 }
 
 /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
-/// port. With a key, the stages accept sequences behind the first window.
+/// port, which leads to a router. With a key, the stages accept sequence numbers beyond the first window.
 fn stages(side: Side, key: Option<Key>) -> Stages {
     stages_with(side, key, Some("fe80::1"))
 }
 
-/// Builds such stages, with this gateway behind the second port.
+/// Like `stages`, with this router behind the second port, or none.
 fn stages_with(side: Side, key: Option<Key>, gateway: Option<&str>) -> Stages {
     let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
     let server = if side == Side::Clients { "fd00:4::b" } else { "fd00:1::b" };
@@ -58,7 +58,8 @@ fn stages_with(side: Side, key: Option<Key>, gateway: Option<&str>) -> Stages {
     })
 }
 
-/// Builds a packet, signed under the sequence if its header is authenticated.
+/// Builds a task to the leaf or a reply to the client. The default source is the client or the server. Signs the packet
+/// with the sequence number if its header is authenticated.
 fn frame(header: Header, source: Option<u128>, payload: &[u8], sequence: u64) -> Vec<u8> {
     let is_reply = header.code.is_reply();
     let len = header.len() + payload.len();

@@ -80,7 +80,7 @@ enum Failure {
 
 impl Failure {
     /// Returns true if the member will not execute the call after this failure. Refusals by etcd itself begin with
-    /// `etcdserver: `.
+    /// `etcdserver: `; other errors may come from the connection, after etcd has received the call.
     fn is_definite(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -138,7 +138,8 @@ impl Members {
         Self { access, current: 0, channels }
     }
 
-    /// Returns the same members without connections, for another task.
+    /// Returns the same members without connections, for another task. Slow calls of this one then do not delay that
+    /// task.
     pub fn separate(&self) -> Self {
         Self { current: self.current, ..Self::new(self.access.clone()) }
     }

@@ -147,7 +147,7 @@ pub struct BlockResult {
     pub put_back: u64,
 }
 
-/// CPU times at one moment.
+/// CPU times at one moment, with the batch's progress and its limits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Snapshot {
     /// Time of the snapshot.
@@ -518,7 +518,7 @@ fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
     Some((share(first, last), end.saturating_sub(from) as f64 / 1e6))
 }
 
-/// Replays the log of a learner.
+/// Replays the log of a learner, from which the report takes the experts' weights and losses in each round.
 fn replay_learner(block: &Block, log: &Path) -> Result<LearnerResult, Failure> {
     let file = File::open(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let replayed = replay(BufReader::new(file), &Overrides::default())?;

@@ -47,7 +47,7 @@ pub const EXAMPLE: &str = "Examples:
 
 /// Ratio of the default objective (limit for a window's 99.9th percentile) to the latency without batch under 20% load.
 const TIMES_UNLOADED: f64 = 5.0;
-/// Time for which the CPUs must be quiet before a block begins, with `--quiet-timeout`.
+/// Time for which the machine must be quiet before a block begins, with `--quiet-timeout`.
 const QUIET: Duration = Duration::from_millis(500);
 /// Number of windows in the measurement of the latency without batch.
 const UNLOADED_WINDOWS: usize = 16;
@@ -167,13 +167,13 @@ struct Measurements {
     windows: Vec<Window>,
     steps: Vec<block::Step>,
     learners: Vec<block::LearnerResult>,
-    /// Reason of the refusal for each cell that `wedjat cosched run` would have refused.
+    /// Reason for each cell that `wedjat cosched run` would have refused; the benchmark runs these cells nevertheless.
     refused: BTreeMap<Cell, String>,
     /// Units of work per second that each batch completed alone, by seed.
     alone: BTreeMap<Batch, Vec<f64>>,
     /// Number of tasks sent.
     tasks: u64,
-    /// Threads of batches restored to their scheduling class or CPUs.
+    /// Number of times that a job process restored the scheduling class or CPUs that a batch's thread had changed.
     put_back: u64,
 }
 
@@ -262,8 +262,8 @@ fn calibrated(cpu: usize) -> Result<Spin, Failure> {
     Ok(calibration.spin)
 }
 
-/// Waits for quiet CPUs, at most for the time of `--quiet-timeout`. This only delays a block. The windows of the
-/// block still decide which of them count.
+/// Waits until the whole machine uses at most `--foreign-max` of a CPU for [`QUIET`], at most for the time of
+/// `--quiet-timeout`. Fewer windows of the next block are then discarded; the rule for windows stays the same.
 fn wait_for_quiet(arguments: &Arguments) {
     let (machine, began) = (Machine::new(), Instant::now());
     let read_times = || (Instant::now(), machine.used());
@@ -284,6 +284,7 @@ fn wait_for_quiet(arguments: &Arguments) {
 
 /// Measures the objective's percentile without batch under 20% load, in us.
 fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
+    // `Arm::None` runs no batch; the cell names one nevertheless.
     let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
     let windows = if arguments.quick { 2 } else { UNLOADED_WINDOWS };
     let phase = |windows, is_measured| Phase { load: Load::Steady(0.2), windows, is_measured };

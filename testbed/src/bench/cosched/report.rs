@@ -47,7 +47,7 @@ pub struct Row {
     pub response_p99_us: Option<f64>,
     /// 99.9th percentile of the response time.
     pub response_p999_us: Option<f64>,
-    /// Median time from the ring of an idle worker to its taking of the task, in us.
+    /// Median hand-over time to an idle worker, in us.
     pub hand_over_p50_us: Option<f64>,
     /// 99th percentile of this time.
     pub hand_over_p99_us: Option<f64>,
@@ -121,7 +121,8 @@ pub struct Report {
     pub tasks: u64,
     /// Threads of batches restored to their scheduling class or CPUs.
     pub put_back: u64,
-    /// Number of measured combinations of arms, workers and batches, and number of all combinations.
+    /// Number of measured combinations of arms, workers and batches, and number of all combinations. Arm `none` has no
+    /// batch and does not count.
     pub cells: [usize; 2],
     /// Units per second that each batch completes alone, by its own counter.
     pub alone: BTreeMap<&'static str, f64>,
@@ -138,7 +139,7 @@ pub struct Report {
     /// All measured windows.
     #[serde(skip)]
     all: Vec<Window>,
-    /// First worker and first batch, which the plots show.
+    /// First worker and first batch, which the plots over the load show.
     #[serde(skip)]
     main: Option<(WorkerKind, Batch)>,
 }
@@ -197,7 +198,7 @@ pub(super) fn build(
     }
 }
 
-/// Builds a row for each measured cell and load.
+/// Builds a row for each load of each measured cell and of each control (the cell without batch).
 fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Row> {
     let counts = |window: &&Window| matches!(window.purpose, Purpose::Row | Purpose::Control);
     let cells: BTreeSet<_> = windows.iter().filter(counts).map(|window| window.cell).collect();
@@ -267,8 +268,8 @@ fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec
     bars
 }
 
-/// Evaluates the pairs with and without batch under 20% load: cost for the tasks and gain of the batch. The gain needs
-/// ten undisturbed windows with batch.
+/// Evaluates the pairs with and without batch under 20% load: cost for the tasks and gain of the batch. The cost needs
+/// `TASKS_MIN` hand-overs on each side, the gain ten undisturbed windows with batch.
 fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let windows_of = |arm: Arm| -> Vec<&Window> {
         let is_of = |window: &&Window| {
@@ -322,8 +323,8 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     vec![cost, gain]
 }
 
-/// Computes the ratio of percentiles for each seed's pair, in ascending order. A short stall spoils only one
-/// pair.
+/// Computes the ratio of 99.9th percentiles for each seed's pair, in ascending order. The report shows their median
+/// beside the ratio over all seeds, because a short stall spoils only one pair.
 fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
     let p999_us = |windows: &[&Window], seed: u64| {
         let seed_windows: Vec<_> = windows.iter().filter(|it| it.seed == seed).copied().collect();
@@ -336,8 +337,8 @@ fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
     ratios
 }
 
-/// Evaluates steps up in load under the guard: the batch's largest share of the core in any undisturbed step. Needs
-/// five such steps.
+/// Evaluates steps up in load under the guard: the batch's share of the core from 100 ms after each undisturbed step.
+/// The largest share counts. Needs five such steps.
 fn held_back(steps: &[Step]) -> Bar {
     let undisturbed: Vec<_> = steps.iter().filter(|step| step.is_undisturbed).collect();
     let worst = undisturbed.iter().map(|step| step.share_after).fold(0.0, f64::max);
@@ -416,7 +417,8 @@ impl Report {
         Ok(())
     }
 
-    /// Returns names and texts of all plots with data.
+    /// Returns names and texts of all plots with data. The plots of a learning mode show the learner with the most
+    /// rounds.
     fn plots(&self) -> Result<Vec<(String, String)>, String> {
         let mut plots = Vec::new();
         let mut add = |name: &str, title: &str, axes: (&str, &str), lines: Lines| {

@@ -3,8 +3,8 @@
 //!
 //! The workers are processes (`wedjat-testbed worker`) on one CPU. They attach to the agent's region, a file of
 //! shared memory. Agent and generator are one loop on a second CPU. The wire between them is in memory, so that
-//! only the agent can lose tasks. The calling thread checks for dead workers in the same way as that of `wedjat
-//! agent`. The load continues until the run is over.
+//! only the agent can lose tasks. The calling thread checks for dead workers in the same way as the watching thread of
+//! `wedjat agent`. The load continues for 50 ms after replies resume.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -58,7 +58,7 @@ const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 pub struct KillResult {
     /// Milliseconds from the kill to the first reply after the agent accounted for the worker's tasks.
     pub resumed_ms: f64,
-    /// Number of tasks at the killed worker.
+    /// Number of tasks lost: those at the killed worker.
     pub lost: u64,
 }
 
@@ -178,7 +178,8 @@ impl Process {
         Ok(Self(Some(child)))
     }
 
-    /// Waits until `is_reached` returns true. Fails if the process exits earlier, or after [`TIMEOUT`].
+    /// Waits until `is_reached` returns true. Fails if the process exits earlier. Kills it after [`TIMEOUT`], and then
+    /// fails, too.
     fn wait_until(mut self, is_reached: impl Fn() -> bool) -> Result<Self, Failure> {
         let began = Instant::now();
         while !is_reached() {
@@ -195,7 +196,8 @@ impl Process {
         Ok(self)
     }
 
-    /// Waits for a successful exit.
+    /// Waits for a successful exit: the remaining workers end once the agent closes its region. The error of another
+    /// exit has the process's error output.
     fn wait_for_success(mut self) -> Result<(), Failure> {
         let Some(child) = self.0.take() else { return Ok(()) };
         let output = child.wait_with_output()?;
@@ -298,7 +300,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Ledger of tasks without a correct reply.
+/// Counts of generator and agent after the run, to check that only the killed worker's tasks are lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct TaskLedger {
     /// Tasks without a reply, counted by the generator.
@@ -329,7 +331,7 @@ impl TaskLedger {
         }
     }
 
-    /// Returns the number of tasks at the killed worker, if only these are lost.
+    /// Returns the number of tasks at the killed worker if only these are lost, and an error otherwise.
     fn check(&self) -> Result<u64, Failure> {
         let only_its_tasks =
             self.unanswered == self.worker_lost && self.dropped == self.worker_lost;

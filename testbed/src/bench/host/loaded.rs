@@ -155,7 +155,7 @@ fn load(seed: u64) -> Result<Load, Failure> {
     })
 }
 
-/// Simulates the 99th percentile in us, for the same policy and workers without a network.
+/// Simulates the 99th percentile in us, for the same policy and workers without a network: the reference.
 ///
 /// # Errors
 /// If the simulator refuses the set-up.
@@ -163,7 +163,7 @@ pub fn simulated_us() -> Result<f64, Failure> {
     let (workers, load) = (WORKERS.to_string(), LOAD.to_string());
     let keys = [
         ("model", "rack"),
-        ("racks", &workers[..]),
+        ("racks", &workers[..]), // one rack with all workers
         ("policy", "cfcfs"),
         ("service", SERVICE),
         ("load", &load[..]),
@@ -189,7 +189,8 @@ impl Port for Loop {
     }
 }
 
-/// Measures the median response time in us of a loopback without an agent.
+/// Measures the floor: the median response time in us of a loopback without an agent. The ratio to the reference
+/// excludes it.
 ///
 /// # Errors
 /// If the load cannot be set up.

@@ -13,7 +13,7 @@ pub enum Outcome {
     Hit,
     /// Fetch from memory: no core had written the line, and a writer finds no copies.
     First,
-    /// Fetch from another core, which wrote the line since this core had it, or must invalidate its copy now.
+    /// Fetch by a core without a copy: some core wrote the line before, or a write must invalidate other cores' copies.
     Transfer,
     /// Invalidation of copies in other cores, for a write to a line that this core had.
     Upgrade,

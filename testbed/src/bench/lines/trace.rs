@@ -5,8 +5,8 @@
 //! the bursts of a round at the same time, interleaved by instruction. A line then moves whenever its next
 //! user is another core. Cores on a machine are between the two.
 //!
-//! The load stores to a known word before and after the turn of each core. A *round* is one turn of each
-//! core. A *section* is a named part of the leaf's memory.
+//! The traced workload marks turns by stores to known words: one word for each core, one for no core, and one for the
+//! end of the warm-up. A *round* is one turn of each core. A *section* is a named part of the leaf's memory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +32,7 @@ pub struct Section {
     pub end: u64,
 }
 
-/// Memory map of a traced process.
+/// Memory map of a traced process. The traced process sends it to the reader of the trace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Map {
     /// Address of the first of the words that mark turns.
@@ -142,7 +142,7 @@ fn number(digits: &[u8], radix: u64) -> Option<u64> {
     })
 }
 
-/// Number of moved lines.
+/// Numbers of line moves and of upgrades.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
     /// Moves from core to core.
@@ -227,7 +227,7 @@ pub struct LineCost {
     pub offset: u64,
     /// Moves of the line.
     pub moves: OrderPair,
-    /// Number of moves by the instruction's address in the program file.
+    /// Number of moves and upgrades in both orders, by the instruction's address in the program file.
     pub instructions: HashMap<u64, u64>,
 }
 

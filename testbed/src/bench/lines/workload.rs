@@ -36,17 +36,18 @@ use super::trace::{Map, NO_CORE, Section, WARM};
 
 /// Ticks per second: one tick is a nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Interval of a core's bursts, for about ten million packets per second. A tick of the leaf is 32 intervals.
+/// Interval of a core's bursts, for about ten million packets per second. The leaf does its periodic work every 32
+/// intervals.
 const BURST_NS: u64 = 3_125;
 /// Interval of polls before the load.
 const SETTLING_NS: u64 = 100_000;
-/// Maximum number of polls until all neighbours are resolved and all workers registered.
+/// Maximum number of polls per core until all neighbours are resolved and all workers registered.
 const SETTLING_POLLS: usize = 4_000;
 /// Maximum number of bytes in a frame.
 const FRAME: usize = 256;
 /// Bytes in the body of a task and of a reply.
 const BODY: usize = 20;
-/// Maximum number of packets that a core sends between two polls.
+/// Capacity of a core's transmit queue, which the load empties after each poll.
 const SENT: usize = 256;
 /// Number of clients.
 const CLIENTS: u16 = 8;
@@ -96,7 +97,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Packet counts of the measured bursts.
+/// Packet counts of the measured bursts, by which the benchmark divides the transfers of cache lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountedBursts {
     /// Packets given to the cores: tasks and replies.
@@ -235,7 +236,7 @@ struct Task {
 struct Frames {
     /// Tasks by client.
     tasks: Vec<Vec<u8>>,
-    /// Replies by server and client.
+    /// Replies by server and client. `Frames::reply` writes the header of each reply.
     replies: Vec<Vec<u8>>,
 }
 
@@ -245,7 +246,7 @@ fn address_mac(address: u32) -> Mac {
     Mac([2, 0, 0, 0, high, low])
 }
 
-/// Builds the frame of a task or reply.
+/// Builds the frame of a task, reply or registration.
 fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     let len = header.len() + BODY;
     let mut frame = vec![0xAB; PAYLOAD + len];
@@ -461,7 +462,7 @@ impl Workload {
         Err(text.into())
     }
 
-    /// Returns true if the first core knows the MAC addresses of all servers.
+    /// Returns true if the leaf knows the MAC addresses of all servers. All cores share the neighbour table.
     fn has_servers(&self) -> bool {
         let stages = self.cores[0].leaf.0.stages();
         let mut servers = stages.network().servers();
@@ -497,7 +498,7 @@ impl Workload {
         answers.len()
     }
 
-    /// Polls each core once and delivers the packets that it sends.
+    /// Polls each core once and processes the packets that it sent.
     fn poll_all(&mut self) {
         for core in 0..self.cores.len() {
             self.cores[core].leaf.0.poll(self.now);
@@ -543,15 +544,15 @@ impl Workload {
         }
     }
 
-    /// Removes a random task whose reply reaches the core.
+    /// Removes and returns a random task whose reply may reach the core. `None` if no worker has such a task.
     fn next_answered(&mut self, core: usize) -> Option<Task> {
         let tasks = &mut self.outstanding[self.plan.list_of(core)];
         let index = self.rng.random_range(0..tasks.len().max(1));
         (!tasks.is_empty()).then(|| tasks.swap_remove(index))
     }
 
-    /// Takes the packets that a core sent. Tasks wait at their workers, ARP requests get an answer, and all other
-    /// packets end. Their memory returns to the core.
+    /// Takes the packets that a core sent, and returns their memory to it. Queues tasks at their workers, answers ARP
+    /// requests, and counts acknowledged registrations.
     fn take_sent(&mut self, core: usize) {
         let list = self.plan.list_of(core);
         let Core { wire, packets, answers, .. } = &mut self.cores[core];
@@ -588,7 +589,7 @@ impl Workload {
         }
     }
 
-    /// Checks that each task given to the leaf has left it or is queued there.
+    /// Checks that the leaf dropped no packet, and that each unanswered task is at a worker or queued in the leaf.
     fn check(&self) -> Result<(), Failure> {
         let at_workers: usize = self.outstanding.iter().map(Vec::len).sum();
         let mut held = 0;
@@ -633,8 +634,8 @@ fn address<T>(pointer: *const T) -> usize {
     pointer.addr()
 }
 
-/// Runs the load for the process that traces this one: prints the map, waits for a line, and prints the
-/// packet counts.
+/// Runs the load for the process that traces this one. Prints the map, waits for a line, runs the load, and prints
+/// the packet counts. The line confirms that the tracer has the map.
 ///
 /// # Errors
 /// If the load fails, or the output cannot be written.

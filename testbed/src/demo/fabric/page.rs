@@ -12,8 +12,8 @@ const STEP_MS: u64 = 5;
 /// Headings of the table.
 const COLUMNS: [&str; 7] = ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "note"];
 
-/// Counts answered and lost tasks in each step of [`STEP_MS`], by the time of their sending. Returns one number for
-/// each step.
+/// Counts answered and lost tasks in each step of [`STEP_MS`], by the time of their sending. Refused tasks count as
+/// neither. Returns one number for each step.
 fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
     let step = |sent_ns: u64| (sent_ns.saturating_sub(START_NS) / (STEP_MS * MS)) as usize;
     let last = report.outcome.ended.iter().map(|task| step(task.sent_ns)).max().unwrap_or(0);
@@ -74,7 +74,7 @@ const EXPLANATION: &str = "<p>Spines, leaves and agents run the code of the data
     flight to it. Recovery ends with the last task sent to a failed place, or with the first task sent to a restored place. \
     After each turn of a node, its ledger is compared with the packets on the wires.</p>";
 
-/// Builds the page.
+/// Builds the page: summary, plot, table of events, and violations. The table marks events that do not hold.
 ///
 /// # Errors
 /// If the plot cannot be drawn.

@@ -222,7 +222,8 @@ pub fn is_registered(dispatcher: &Dispatcher, member: Member) -> bool {
 }
 
 /// Returns the reason why a member lacks its normal state: registered and active, and at a spine with
-/// `leaf_workers` workers. `leaf_workers` is `None` for a member of a leaf, which is a single worker.
+/// `leaf_workers` workers. `leaf_workers` is `None` for a member of a leaf, which is a single worker. Use it only
+/// for topologies with spines, in which all members register.
 #[must_use]
 pub fn missing_reason(
     dispatcher: &Dispatcher,
@@ -240,7 +241,7 @@ pub fn missing_reason(
 
 /// Returns an error if a quiet node still holds packets, or has outstanding tasks: sent and unanswered ones. Allows for
 /// stranded tasks: all workers of their pool are drained. Checks spines for held packets only, because their view of a
-/// leaf is as old as the leaf's last message.
+/// leaf dates from its last message.
 #[must_use]
 pub fn outstanding(node: FaultTarget, state: &LocalNodeState<'_>) -> Option<String> {
     let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *state;

@@ -102,8 +102,8 @@ impl DesiredState {
         self.change(command, now_ns, now_ns)
     }
 
-    /// Executes a command that the controller receives at `now_ns` and has stored at `stored_ns`. Nodes can receive
-    /// the new version one message later.
+    /// Executes a command that is recorded at `now_ns`, and that the controller has stored at `stored_ns`. Nodes can
+    /// receive the new version one message later.
     fn change(&mut self, command: &Command, now_ns: u64, stored_ns: u64) -> Result<(), String> {
         let decided = self.fabric.decide(command);
         let (events, next) = decided.map_err(|error| format!("{command}: {error}"))?;
@@ -429,7 +429,8 @@ impl Follower {
         }
     }
 
-    /// Records a version that the node has applied.
+    /// Records a version that the node has applied, with a hash of its members. The check of the history finds a node
+    /// with two views of one version.
     fn record(&self, version: u64, now_ns: u64) {
         let mut hasher = DefaultHasher::new();
         self.members().hash(&mut hasher);
@@ -498,7 +499,8 @@ impl Node for Follower {
         self.inner.take(port, each);
     }
 
-    /// Returns the node's state. Its waiting tasks are stranded if it has no active member.
+    /// Returns the node's state. Its waiting tasks are stranded if it has no active member: the report of a lost task
+    /// then names drained workers as a possible cause.
     fn local_state(&self) -> Option<LocalNodeState<'_>> {
         let state = self.inner.local_state()?;
         let has_no_member =

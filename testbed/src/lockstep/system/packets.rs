@@ -25,7 +25,7 @@ pub enum Class {
     Reply,
     /// A refused task on its way back.
     Refusal,
-    /// A worker's registration.
+    /// A worker's registration or keep-alive.
     Registration,
     /// An acknowledgement of a registration.
     Acknowledgement,
@@ -113,7 +113,8 @@ impl PacketContents {
     }
 }
 
-/// Reason why a packet ended on its way.
+/// Reason why a packet had no effect: it ended on its way (a row of [`WireLedger`]), or its receiver lost or refused it.
+/// The checks keep a task's last one, to explain a task without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum PacketEnd {

@@ -1,4 +1,4 @@
-//! Members ordered by queue. Finding the shortest queue and changing any queue take constant time, regardless
+//! Members ordered by queue. Finding the shortest queue, and adding or removing a task, take constant time, regardless
 //! of the number of members. Policies that join the shortest queue use it for each task and each reply.
 //!
 //! One array holds the members sorted by queue; members with equal queues form a stretch. One task more swaps a member
@@ -24,7 +24,8 @@ pub use speed::{Level, SpeedRanks, UNBOUNDED};
 
 use crate::state::{Member, Report, View};
 
-/// A member with the shortest queue.
+/// Member with the shortest queue, found by [`Rank::find`]. Its position lets [`Rank::take`] update the order without a
+/// search.
 #[derive(Clone, Copy, Debug)]
 pub struct RankedMember {
     /// The member.
@@ -33,7 +34,7 @@ pub struct RankedMember {
     pub queue: u32,
     /// Its place in the array of members.
     place: usize,
-    /// Last place of the tied members next to it.
+    /// Place of the last tied member of its side, with which `take` swaps it.
     last: usize,
     /// Part of the front that contains it.
     source: RankSource,
@@ -44,7 +45,8 @@ pub struct RankedMember {
 enum RankSource {
     /// First side (false) or second side (true). A side is a group of tied members with its own count in the front.
     Side(bool),
-    /// Tied members of neither side, which take longer to find.
+    /// Tied members of neither side, which take longer: those of a third or further speed, and those whose queues are
+    /// too long to be distinguished.
     Elsewhere,
 }
 
@@ -56,9 +58,9 @@ pub trait Front: Copy {
 
 /// Order of members, whose first member receives the next task.
 ///
-/// A run of choices begins with [`Rank::open`] and ends with [`Rank::close`]. In between, the order does not
-/// contain the tasks given out by the front, and only [`Rank::queue`] and the methods with a front may be called. A
-/// front is passed by value and consists of one or a few packed numbers, so that it stays in a register.
+/// A run of choices begins with [`Rank::open`] and ends with [`Rank::close`]. In between, the queues contain the tasks
+/// of the run, but the order does not. So only [`Rank::queue`] and the methods with a front may be called. A front is
+/// passed by value and consists of packed numbers, so that it stays in a register.
 pub trait Rank {
     /// Front of the order.
     type Front: Front;
@@ -76,7 +78,7 @@ pub trait Rank {
     /// Ends a run: the order then contains the tasks that the front has given out.
     fn close(&mut self, front: Self::Front);
 
-    /// Returns a member's queue.
+    /// Returns a member's queue, with the tasks of an open run.
     fn queue(&self, member: Member) -> u32;
 
     /// Adds a task to a member.
@@ -85,10 +87,12 @@ pub trait Rank {
     /// Sets a member's queue.
     fn set(&mut self, member: Member, queue: u32);
 
-    /// Same as [`Rank::set`] for each reporting member below `members`; `queue_of` returns its queue.
+    /// Same as [`Rank::set`] for the member of each report; `queue_of` returns its new queue. `members` is the number
+    /// of all members.
     fn set_all(&mut self, reports: &[Report], members: usize, queue_of: impl FnMut(&Report) -> u32);
 
-    /// Continues a run with the members after those of `front`. `None` if there are none.
+    /// Continues a run after all members of `front` have received a task: closes it and opens the next front. `None` if
+    /// no member may get a task.
     #[cold]
     #[inline(never)]
     fn reopen(&mut self, front: Self::Front) -> Option<Self::Front> {
@@ -96,7 +100,8 @@ pub trait Rank {
         Some(self.open()).filter(|front| !front.is_empty())
     }
 
-    /// Same as [`Rank::set`], within a run. Returns the new front.
+    /// Same as [`Rank::set`], within a run: corrects a queue that another core has changed, or that a probe returned.
+    /// Returns the new front.
     #[cold]
     #[inline(never)]
     fn set_open(&mut self, front: Self::Front, member: Member, queue: u32) -> Self::Front {
@@ -116,7 +121,8 @@ pub enum Ranking {
 }
 
 impl Ranking {
-    /// Creates an empty ranking: with a `half` by (queue + half) / speed, otherwise by queue.
+    /// Creates an empty ranking: with a `half` by (queue + half) / speed, otherwise by queue. The half is the new
+    /// task's part in the expected delay; 1 counts the whole task.
     #[must_use]
     pub fn new(half: Option<f64>) -> Self {
         match half {
@@ -125,7 +131,7 @@ impl Ranking {
         }
     }
 
-    /// Ranks a view's active members. Members keep their queues.
+    /// Ranks a view's active members, after their set or their speeds changed. Members keep their queues.
     pub fn rank(&mut self, view: &View) {
         match self {
             Self::Queue(ranks) => ranks.rank(view.members(), view.active().iter().copied()),
@@ -161,7 +167,7 @@ mod tests {
     use super::*;
     use crate::policy::Rng;
 
-    /// Returns a member that a run would choose first, without a task for it; `None` if no member can get a task.
+    /// Returns a member that a run would choose first, and gives it no task. `None` if no member can get a task.
     pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<RankedMember> {
         let front = Some(ranks.open()).filter(|front| !front.is_empty())?;
         ranks.find(front, rng.next_u64() as u32)

@@ -51,7 +51,7 @@ pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
     cells[member.index()].place = to as u16;
 }
 
-/// Stretches of one order.
+/// Boundaries of the stretches of one order. Several orders may share the cells, each from its own first place.
 #[derive(Clone, Debug)]
 pub struct Stretches {
     /// First place after the stretch of each length.
@@ -132,14 +132,15 @@ impl Stretches {
         (length + 1..LENGTHS as u16).find(|&next| self.ends[usize::from(next)] != end)
     }
 
-    /// Returns true if the shortest queues have reached the last length, or no member is ranked.
+    /// Returns true if the shortest queues have reached the last length, or no member is ranked. The first stretch then
+    /// has members with different queues.
     #[inline]
     pub fn is_full(&self) -> bool {
         usize::from(self.least) >= LONGEST
     }
 
-    /// Ends a run: `ties` members keep the shortest queue. Those that received a task follow them, with a queue
-    /// longer by one. Returns true if the shortest length changed.
+    /// Ends a run of choices, during which only the caller changes the cells: `ties` members keep the shortest queue.
+    /// Those that received a task follow them, with a queue longer by one. Returns true if the shortest length changed.
     #[inline]
     pub fn close(&mut self, ties: u32) -> bool {
         self.ends[usize::from(self.least) % LENGTHS] = self.start + ties as u16;
