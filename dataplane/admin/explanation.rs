@@ -241,7 +241,7 @@ impl ExplainContext<'_> {
             Fate::Queued | Fate::Dropped(DropReason::QueueFull) | Fate::Answered => {
                 let (waiting, queue) = (beliefs.waiting, beliefs.queue);
                 let bound = match beliefs.bound {
-                    _ if beliefs.basis == "asked" => {
+                    _ if beliefs.basis == "asked" && matches!(record.fate, Fate::Queued) => {
                         format!("; it is sent when the probed {members} have answered")
                     }
                     Some(bound) => {

@@ -370,7 +370,11 @@ impl Worker {
 
     /// Waits for a task (true) or the timeout (false), and adapts the spin time to the wait.
     fn wait(&self, timeout: Duration) -> Result<bool, Detached> {
-        if self.end.receiver().is_ready() && !self.bad_notice.get() {
+        // Other notices may be ready behind an invalid one.
+        if self.bad_notice.get() {
+            return Err(Detached::BadNotice);
+        }
+        if self.end.receiver().is_ready() {
             return Ok(true);
         }
         let began = Instant::now();

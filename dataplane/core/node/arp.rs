@@ -207,15 +207,19 @@ impl<B> ArpResolver<B> {
         });
     }
 
-    /// Returns the next question due at `now_ms`, if any. First removes answered questions.
-    pub fn due(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<ArpQuestion> {
-        // Also true if the slot now belongs to another host.
+    /// Removes answered questions, and those whose slot now belongs to another host.
+    fn remove_answered(&mut self, now_ms: u64, neighbours: &Neighbours) {
         let is_answered = |question: &Question| {
             let since = now_ms.saturating_sub(question.since_ms);
             neighbours.address(question.slot) != question.address
                 || neighbours.is_confirmed_within(question.slot, since, now_ms as u32)
         };
         self.questions.retain(|question| !is_answered(question));
+    }
+
+    /// Returns the next question due at `now_ms`, if any. First removes answered questions.
+    pub fn due(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<ArpQuestion> {
+        self.remove_answered(now_ms, neighbours);
         let is_contested = |question: &&mut Question| neighbours.is_suspect(question.slot);
         self.questions.iter_mut().filter(is_contested).for_each(Question::hurry);
         let interval_ms = self.interval_ms;
@@ -257,15 +261,18 @@ impl<B> ArpResolver<B> {
         self.waiting.pop_front().map(|held| held.packet)
     }
 
-    /// Ends the questions for a host that answered none of them, clears its MAC address unless another host has its
-    /// slot now, and returns the slot. A later packet for the host starts new questions. Does not look for answers:
-    /// [`ArpResolver::due`] removes answered questions.
+    /// Ends the questions for a host that answered none of them, clears its MAC address, and returns its slot. A later
+    /// packet for the host starts new questions.
     pub fn next_silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
         let index = self.questions.iter().position(|question| question.is_over(now_ms))?;
-        let Question { slot, address, .. } = self.questions.remove(index);
-        if neighbours.address(slot) == address {
-            neighbours.invalidate(slot);
+        // A late answer may have come since the last check.
+        let count = self.questions.len();
+        self.remove_answered(now_ms, neighbours);
+        if self.questions.len() < count {
+            return self.next_silent(now_ms, neighbours);
         }
+        let Question { slot, .. } = self.questions.remove(index);
+        neighbours.invalidate(slot);
         Some(slot)
     }
 
@@ -381,6 +388,21 @@ mod tests {
         assert_eq!(resolver.due(300, &table), Some(itself));
         table.learn(slot, HOST, 301);
         assert_eq!(resolver.due(310, &table), None);
+        assert!(resolver.is_quiet());
+    }
+
+    // promise: trust.1
+    #[test]
+    fn answer_after_the_last_question_keeps_the_host() {
+        let (table, slot) = neighbours();
+        table.learn(slot, HOST, 0);
+        let mut resolver = ArpResolver::<char>::new(10);
+        resolver.ask(0, slot, 9, true, 100);
+        assert_eq!((10..16).filter_map(|step| resolver.due(10 * step, &table)).count(), 6);
+        // The node handles the answer after the questions have ended, and before it looks for silent hosts.
+        table.learn(slot, HOST, 161);
+        assert_eq!(resolver.next_silent(161, &table), None);
+        assert_eq!(table.mac(slot), Some(HOST));
         assert!(resolver.is_quiet());
     }
 

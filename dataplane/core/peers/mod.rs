@@ -46,6 +46,8 @@ pub const SILENT_BEATS: u64 = 10;
 pub const CONSENSUS_BEATS: u64 = 2000;
 /// Largest accepted number of waiting tasks, or of events per beat.
 const COUNT_MAX: u32 = 1 << 20;
+/// Maximum number of a heartbeat: 89 years at 10 us a beat. A joining node adopts a peer's number and counts on from it.
+const BEAT_MAX: u64 = 1 << 48;
 /// Stream of random numbers for a node's decisions.
 const DECISIONS: usize = 0;
 /// Stream of random numbers for a node's initial parameters.
@@ -522,7 +524,10 @@ impl Peers {
         // A load above 0 requires waiting tasks.
         let is_possible =
             (0.0..=LOAD_MAX).contains(&beat.load) && (beat.waiting > 0 || beat.load == 0.0);
-        if !is_possible || counts.into_iter().any(|count| count > COUNT_MAX) {
+        if !is_possible
+            || counts.into_iter().any(|count| count > COUNT_MAX)
+            || beat.number > BEAT_MAX
+        {
             return Err(Refusal::OutOfRange);
         }
         let peer = &self.nodes[usize::from(beat.origin.id)];

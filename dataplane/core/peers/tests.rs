@@ -246,6 +246,7 @@ fn invalid_message_is_counted_and_ignored() {
         (with(|beat| (beat.load, beat.waiting) = (1.1e6, 9)), Refusal::OutOfRange),
         (with(|beat| (beat.load, beat.waiting) = (1e-9, 0)), Refusal::OutOfRange),
         (with(|beat| beat.waiting = u32::MAX), Refusal::OutOfRange),
+        (with(|beat| beat.number = u64::MAX), Refusal::OutOfRange),
         (with(|beat| beat.done.failed_tasks = u32::MAX), Refusal::OutOfRange),
         (with(|beat| beat.number -= 1), Refusal::Doubled),
         (with(|beat| beat.number = 0), Refusal::Old),
@@ -255,7 +256,7 @@ fn invalid_message_is_counted_and_ignored() {
         assert_eq!(peers.receive_heartbeat(&bad), Err(reason), "{bad:?}");
         assert_eq!(peers.refusals().of(reason), counted + 1);
     }
-    assert_eq!(peers.refusals().total(), 15);
+    assert_eq!(peers.refusals().total(), 16);
     let mut other = before;
     for peers in [&mut *peers, &mut other] {
         peers.receive_heartbeat(&good).unwrap();

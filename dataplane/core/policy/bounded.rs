@@ -383,10 +383,10 @@ impl Bounded {
         adaptive
     }
 
-    /// Returns this core's own bound. Cores that share the places use the agreed one instead.
+    /// Returns the bound: the agreed one if cores share the places, else this core's own.
     #[must_use]
     pub fn bound(&self) -> usize {
-        self.measurements.bound.tasks
+        self.agreed_bound.unwrap_or(self.measurements.bound.tasks)
     }
 
     /// Returns the mean hand-over time: from a task's sending to its reply, minus its service time. 0 before the first
@@ -426,7 +426,7 @@ impl Bounded {
     /// without a place.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
-        let bound = self.shared_bound();
+        let bound = self.bound();
         for pick in picks {
             let Some((member, idle)) = self.slots.take(bound, view) else { break };
             view.sent(member);
@@ -451,11 +451,6 @@ impl Bounded {
         let surplus = parts.surplus;
         reports.iter().for_each(|report| self.slots.give(report.member, view));
         surplus
-    }
-
-    /// Returns the bound for cores that share the members' places.
-    fn shared_bound(&self) -> usize {
-        self.agreed_bound.unwrap_or(self.measurements.bound.tasks)
     }
 
     /// If the bound adapts and cores share the places, publishes this core's bound and adopts the common one. Places
@@ -580,7 +575,7 @@ impl Policy for Bounded {
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.silence.recounted(member);
         self.free.ranks.set(member, view.outstanding(member));
-        self.slots.settle(member, self.shared_bound(), true, self.free.core, view);
+        self.slots.settle(member, self.bound(), true, self.free.core, view);
     }
 
     /// Adopts the caller's properties, the set of active members and the common bound. Takes all queues from the view:
@@ -598,13 +593,13 @@ impl Policy for Bounded {
         for index in 0..view.active().len() {
             let member = view.active()[index];
             self.free.ranks.set(member, view.outstanding(member));
-            self.slots.settle(member, self.shared_bound(), true, caller.core, view);
+            self.slots.settle(member, self.bound(), true, caller.core, view);
         }
     }
 
     /// If a check is due, agrees on the bound, writes lost tasks off, and corrects positions and places.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
-        let (measured, bound) = (&self.measurements.bound.measured, self.shared_bound());
+        let (measured, bound) = (&self.measurements.bound.measured, self.bound());
         let limits = |silence: &SilenceChecks| silence.limits(measured, bound);
         let Some(limits) = self.silence.due(view.now_ns(), limits) else { return };
         self.agree(view);
@@ -612,7 +607,7 @@ impl Policy for Bounded {
             let member = view.active()[index];
             let lost = limits.is_some_and(|limits| self.watch(member, limits, view));
             self.free.ranks.set(member, view.outstanding(member));
-            self.slots.settle(member, self.shared_bound(), lost, self.free.core, view);
+            self.slots.settle(member, self.bound(), lost, self.free.core, view);
         }
     }
 }

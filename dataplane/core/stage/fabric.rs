@@ -130,9 +130,14 @@ impl Numbers {
         Self { latest: Latest::new(members), last_accepted_ms: vec![0; members] }
     }
 
+    /// Forgets the messages of a member whose place was vacated: they must not affect the next one there.
+    pub(super) fn forget(&mut self, member: Member) {
+        self.last_accepted_ms[member.index()] = 0;
+    }
+
     /// Returns the age of a message from `member` with this number. Records the message unless it is old.
     pub(super) fn age_of(&mut self, member: Member, number: u16, now_ns: u64) -> Age {
-        let now_ms = (now_ns / 1_000_000) as u32 + 1; // 0 means never
+        let now_ms = ((now_ns / 1_000_000) as u32).wrapping_add(1).max(1); // 0 means never
         let last_accepted_ms = &mut self.last_accepted_ms[member.index()];
         // A member may have restarted during its silence, with new numbers.
         let silent_ms = (SILENT_NS / 1_000_000) as u32;
@@ -320,7 +325,7 @@ impl Fabric {
     /// one.
     pub(super) fn forget(&mut self, pool: usize, leaf: Member) {
         if let Some(racks) = self.racks.get_mut(pool) {
-            racks.last_accepted_ms[leaf.index()] = 0;
+            racks.forget(leaf);
         }
     }
 

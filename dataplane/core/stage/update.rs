@@ -206,6 +206,9 @@ impl Stages {
                 if let Some(fabric) = &mut self.fabric {
                     fabric.forget(pool, member);
                 }
+                if let Some(Some(numbers)) = self.report_numbers.get_mut(pool) {
+                    numbers.forget(member);
+                }
                 self.dispatchers[pool].view_mut().forget(member);
             }
             Step::Set { pool, change } => change.apply(&mut self.dispatchers[*pool]),

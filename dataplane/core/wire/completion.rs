@@ -38,7 +38,8 @@ impl Completion {
     /// # Panics
     /// If the payload is shorter than header and entries.
     pub fn emit_all(entries: &[Self], header: &Header, payload: &mut [u8]) {
-        let places = payload[header.len()..].chunks_exact_mut(ENTRY_LEN);
+        let places =
+            payload[header.len()..][..ENTRY_LEN * entries.len()].chunks_exact_mut(ENTRY_LEN);
         for (entry, bytes) in entries.iter().zip(places) {
             put_u16(bytes, 0, entry.worker);
             put_u16(bytes, 2, entry.left);

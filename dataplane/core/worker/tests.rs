@@ -11,7 +11,7 @@ use std::sync::atomic::{
 
 use super::*;
 use crate::TIMEOUT;
-use crate::ring::{Channel, Outcome, WorkerIdentity};
+use crate::ring::{Channel, Notice, Outcome, WorkerIdentity};
 
 // Signals and changes of the stack are beyond miri.
 #[cfg(not(miri))]
@@ -111,6 +111,24 @@ fn panicked_task_completes_without_an_answer() {
     assert!(std::panic::catch_unwind(panics).is_err());
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(outcome(&channel, 0), Outcome::Unanswered);
+}
+
+#[test]
+fn invalid_notice_ends_the_worker_despite_later_tasks() {
+    // With spinning and without.
+    for spin in [Duration::from_micros(50), Duration::ZERO] {
+        let region = region(1);
+        let mut channel = region.channel(0);
+        let options = Options { spin, ..attach_options() };
+        let mut worker = join(&region, &mut channel, &options);
+        // No slot begins at offset 1.
+        assert!(channel.sender_mut().send(Notice { offset: 1, len: 0, class: 0 }));
+        assert!(channel.send(ids(1), &[]));
+        assert!(worker.recv(TIMEOUT).unwrap().is_none());
+        for _ in 0..2 {
+            assert!(matches!(worker.recv(TIMEOUT), Err(Detached::BadNotice)));
+        }
+    }
 }
 
 // promise: agent.1

@@ -46,11 +46,17 @@ pub fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
 /// Returns a failure for each driver that a device needs and `folder` lacks, then the list of virtual drivers.
 /// `installed` holds the names of the drivers in `folder`.
 fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<Finding> {
-    let has = |driver: &&str| installed.contains(driver);
+    // The file of most drivers has the driver's name.
+    let file = |driver: &str| match driver {
+        "net_virtio_user" => "net_virtio".to_owned(),
+        "net_bonding" => "net_bond".to_owned(),
+        _ => driver.to_owned(),
+    };
+    let has = |driver: &&str| installed.contains(file(driver).as_str());
     let needed: BTreeSet<&str> =
         devices.iter().filter_map(|device| device.driver.as_deref()).collect();
     let missing = needed.iter().filter(|driver| !has(driver)).map(|driver| {
-        let package = driver.replace('_', "-");
+        let package = file(driver).replace('_', "-");
         let fix = format!(
             "correct the device's name, or install the driver (Debian, Ubuntu: apt-get install 'librte-{package}*')"
         );
@@ -176,6 +182,18 @@ mod tests {
 
     use super::super::presence;
     use super::*;
+
+    #[test]
+    fn driver_with_another_file_name_is_found() {
+        let installed = BTreeSet::from(["net_virtio", "net_bond"]);
+        let device = |text| Device::new(text, &[]);
+        let found = |text| drivers(&installed, &[device(text)], "/drivers");
+        for text in ["net_virtio_user0,path=/tmp/socket", "net_bonding0"] {
+            let findings = found(text);
+            assert!(findings.iter().all(|one| one.status != Status::Fail), "{findings:?}");
+        }
+        assert!(found("net_tap0").iter().any(|one| one.status == Status::Fail));
+    }
 
     // promise: running.1
     #[test]

@@ -185,8 +185,11 @@ impl CoreParts for LeafCore {
         // never loses a reply.
         let (near, far) = link::pair(mbufs);
         let ports = ports.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(near)]);
-        let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
-        let leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
+        let mut leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
+        leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
+        if has_link_up_delay {
+            leaf = leaf.with_link_up_delay();
+        }
         let mut colocated = Colocated::new(leaf, parts, far);
         let last = poll_until_stopped(&mut colocated, &mut clock, stop, agent::DRAIN_MAX);
         let end = agent::end(colocated.agent());

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -166,8 +167,7 @@ fn check_agent(name: &str, timeout: Duration) -> Result<(), AttachError> {
     }
 }
 
-/// Runs all workers, one thread each, until they end. With `--duration`, waits for that time or a stop even if all have
-/// ended. If one cannot attach, all stop.
+/// Runs all workers, one thread each, until they end, at most for `--duration`. If one cannot attach or serve, all stop.
 fn serve_all(
     arguments: &Arguments,
     app: &AnyApp,
@@ -178,18 +178,14 @@ fn serve_all(
             .map(|thread| {
                 let app = app.clone();
                 scope.spawn(move || {
-                    let worker_result =
-                        Worker::attach(&arguments.attach, &arguments.options(thread));
-                    let mut worker =
-                        worker_result.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-                    log::info!("worker {} of pool {} is attached", worker.id(), worker.pool());
-                    let sharing = arguments.sharing();
-                    Ok::<_, WorkerError>(serve(&mut worker, &app, sharing.as_ref(), stop)?)
+                    let summary = serve_one(arguments, thread, &app, stop);
+                    summary.inspect_err(|_| stop.store(true, Ordering::Relaxed))
                 })
             })
             .collect();
         if let Some(duration) = arguments.duration {
-            wait_until_stopped(Duration::from_secs_f64(duration), stop);
+            let is_over = || threads.iter().all(ScopedJoinHandle::is_finished);
+            wait_until_stopped(Duration::from_secs_f64(duration), stop, is_over);
             stop.store(true, Ordering::Relaxed);
         }
         let summaries = threads.into_iter().map(|thread| match thread.join() {
@@ -200,6 +196,18 @@ fn serve_all(
     })
 }
 
+/// Attaches a worker with this number and runs it until it ends.
+fn serve_one(
+    arguments: &Arguments,
+    thread: u16,
+    app: &AnyApp,
+    stop: &AtomicBool,
+) -> Result<WorkerSummary, WorkerError> {
+    let mut worker = Worker::attach(&arguments.attach, &arguments.options(thread))?;
+    log::info!("worker {} of pool {} is attached", worker.id(), worker.pool());
+    Ok(serve(&mut worker, app, arguments.sharing().as_ref(), stop)?)
+}
+
 /// Reason why a worker cannot serve. Unlike [`Failure`], it can leave the worker's thread.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -208,10 +216,10 @@ enum WorkerError {
     Sharing(#[from] SharingError),
 }
 
-/// Waits for `duration`, or until `stop` is set.
-fn wait_until_stopped(duration: Duration, stop: &AtomicBool) {
+/// Waits for `duration`, or until `stop` is set or `is_over` returns true.
+fn wait_until_stopped(duration: Duration, stop: &AtomicBool, is_over: impl Fn() -> bool) {
     let began = Instant::now();
-    while began.elapsed() < duration && !stop.load(Ordering::Relaxed) {
+    while began.elapsed() < duration && !stop.load(Ordering::Relaxed) && !is_over() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
