@@ -9,7 +9,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(300);
 pub const LIFETIME: &str = "3600s";
 
 /// Waits until `condition` returns true. Panics after [`TIMEOUT`], with the text `what`. The pause after each call is as
-/// long as the call, so that a condition that runs a command leaves CPU time to the processes under test.
+/// long as the call. A condition that runs a command thus leaves CPU time to the processes under test.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     loop {
@@ -17,7 +17,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         if condition() {
             return;
         }
-        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain: {what}");
         std::thread::sleep(called.elapsed().max(Duration::from_millis(5)));
     }
 }

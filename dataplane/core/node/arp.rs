@@ -264,13 +264,12 @@ impl<B> ArpResolver<B> {
     /// Ends the questions for a host that answered none of them, clears its MAC address, and returns its slot. A later
     /// packet for the host starts new questions.
     pub fn next_silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
-        let index = self.questions.iter().position(|question| question.is_over(now_ms))?;
-        // A late answer may have come since the last check.
-        let count = self.questions.len();
-        self.remove_answered(now_ms, neighbours);
-        if self.questions.len() < count {
-            return self.next_silent(now_ms, neighbours);
+        let is_over = |question: &Question| question.is_over(now_ms);
+        if self.questions.iter().any(is_over) {
+            // A late answer may have come since the last check.
+            self.remove_answered(now_ms, neighbours);
         }
+        let index = self.questions.iter().position(is_over)?;
         let Question { slot, .. } = self.questions.remove(index);
         neighbours.invalidate(slot);
         Some(slot)

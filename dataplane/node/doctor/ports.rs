@@ -188,7 +188,7 @@ mod tests {
         let installed = BTreeSet::from(["net_virtio", "net_bond"]);
         let device = |text| Device::new(text, &[]);
         let found = |text| drivers(&installed, &[device(text)], "/drivers");
-        for text in ["net_virtio_user0,path=/tmp/socket", "net_bonding0"] {
+        for text in ["net_virtio_user0,path=/run/socket", "net_bonding0"] {
             let findings = found(text);
             assert!(findings.iter().all(|one| one.status != Status::Fail), "{findings:?}");
         }

@@ -189,8 +189,8 @@ impl Chooser {
                 if self.is_stopped() {
                     return;
                 }
-                // Simulations take about as long a task in the next choice. Without CPU time left there is no report, and the
-                // next choice has fewer tasks. Other faults are found before the first simulation.
+                // Simulations take about as long a task in the next choice. Without CPU time left there is no report,
+                // and the next choice has fewer tasks. Other faults are found before the first simulation.
                 if report.is_ok() || used() >= CPU_MAX {
                     let scale = (CPU_GOAL / used().as_secs_f64().max(1e-3))
                         .min(DURATION_GOAL / began.elapsed().as_secs_f64().max(1e-3));

@@ -1,17 +1,19 @@
 //! Processes of the workspace's commands for the tests of this folder: start and end, counters, and configurations.
 //! Each process writes an account at its end, a JSON object with its packets and tasks.
-#![allow(dead_code, reason = "each test uses what it needs")]
+#![allow(dead_code, unused_imports, reason = "each test uses what it needs")]
+
+#[path = "../../../tests/timeouts/mod.rs"]
+mod timeouts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Time limit of waits, long enough for a machine that stalls for a while. Only a failing test reaches it.
-pub const TIMEOUT: Duration = Duration::from_secs(300);
-/// The same limit for processes under test. No process then gives up on another one that waits for a CPU.
+pub use timeouts::{TIMEOUT, wait_until as wait};
+
+/// [`TIMEOUT`] for processes under test. No process then gives up on another one that waits for a CPU.
 pub const LONG_TIMEOUT: [&str; 2] = ["--peer-timeout", "300s"];
 
 /// Returns a command of the workspace. `cargo test --workspace` and `cargo build` make those of other
@@ -22,20 +24,6 @@ pub fn command(name: &str) -> Command {
     let mut command = Command::new(path);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-/// Waits until `condition` returns true. `goal` names the awaited state in the panic after [`TIMEOUT`]. The pause after
-/// each call is as long as the call, so that a condition that runs a command leaves CPU time to the processes under test.
-pub fn wait(goal: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    loop {
-        let called = Instant::now();
-        if condition() {
-            return;
-        }
-        assert!(began.elapsed() < TIMEOUT, "timeout while waiting for {goal}");
-        std::thread::sleep(called.elapsed().max(Duration::from_millis(2)));
-    }
 }
 
 /// A process that ends with the test.

@@ -69,8 +69,8 @@ impl<N: Number> NamedLoad<N> {
         self.0[worker].accepted.0.store(accepted, Relaxed);
     }
 
-    /// Counts a thread's answer. Returns the number of tasks left. If the thread is interrupted between both steps, tasks
-    /// accepted and answered meanwhile count as left, until the next answer.
+    /// Counts a thread's answer. Returns the number of tasks left. An interruption between both steps adds the tasks
+    /// accepted and answered meanwhile.
     #[inline]
     #[must_use]
     pub fn answer(&self, worker: usize) -> u32 {
