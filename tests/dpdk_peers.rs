@@ -1,4 +1,4 @@
-//! Two DPDK processes joined by memif or vhost (network devices in shared memory), without hugepages: packets cross,
+//! Two DPDK processes joined by memif or vhost (network devices in shared memory): packets cross,
 //! and a dead peer can return. Of a memif pair, the server opens a socket, and the client connects to it.
 //!
 //! EAL starts once per process, so the test starts itself again as its peer. It therefore has its own `main`.
@@ -442,7 +442,13 @@ mod peer {
             for mbuf in &mut burst {
                 mbuf.bytes_mut()[..4].iter_mut().for_each(|byte| *byte = !*byte);
             }
-            while ports[0].tx_burst(&mut burst) > 0 {}
+            // A ring has no room before its reader has polled for the first time. An answer is dropped only if its
+            // reader has left.
+            while ports[0].tx_burst(&mut burst) > 0
+                || (!burst.is_empty() && opened.link().up && !over.load(Ordering::Acquire))
+            {
+                std::thread::yield_now();
+            }
             burst.clear();
         }
         drop((opened, ports));

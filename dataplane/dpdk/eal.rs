@@ -293,6 +293,7 @@ pub fn driver_folder() -> &'static str {
 /// | not given | added | why |
 /// |---|---|---|
 /// | memory | `--no-huge` when no hugepage is free; with `--no-huge`, `--no-shconf -m 512` | starts on any machine, leaves no files |
+/// | `--single-file-segments` | for `net_virtio_user`, with hugepages | its peer maps each file of memory, and at most 8 |
 /// | `--file-prefix` | `wedjat-PID` | two processes never share EAL's files by accident |
 /// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts polling threads: wedjat does |
 /// | PCI devices | `-a ADDRESS` for each in `devices`, else `--no-pci` | touches only the named NICs |
@@ -322,6 +323,10 @@ pub fn arguments(
         if !has(&["-m"]) {
             add(&["-m", &MEMORY_MB.to_string()]);
         }
+    } else if !has(&["--single-file-segments", "--legacy-mem"])
+        && devices.iter().copied().chain(user.iter().map(String::as_str)).any(is_virtio_user)
+    {
+        add(&["--single-file-segments"]);
     }
     if !has(&["--file-prefix"]) {
         add(&["--file-prefix", &eal_prefix(process)]);
@@ -347,6 +352,11 @@ pub fn arguments(
         add(&["--log-level", "warning"]);
     }
     all
+}
+
+/// Returns true if a device, or an EAL argument, is of the virtio-user driver.
+fn is_virtio_user(device: &str) -> bool {
+    device.contains("net_virtio_user")
 }
 
 /// Returns true if the user's arguments name the CPUs of lcores.
@@ -626,6 +636,12 @@ mod tests {
             arguments(&[], &["0000:03:00.0", "net_null0,size=64"], true, &[2], 7).join(" "),
             "--file-prefix wedjat-7 --lcores 0@(2) -a 0000:03:00.0 --vdev net_null0,size=64 --log-level warning"
         );
+        let virtio = ["net_virtio_user0,path=/run/vhost"];
+        assert!(
+            arguments(&[], &virtio, true, &[], 7).contains(&words("--single-file-segments")[0])
+        );
+        let without = words("--no-huge");
+        assert!(!arguments(&without, &virtio, true, &[], 7).concat().contains("single-file"));
     }
 
     #[test]
