@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Time for cores to apply a change before the client gets a timeout.
+/// Time limit for all cores to take a change, a tap or an explanation. After it the client gets an error.
 pub const TAKEN_MAX: Duration = Duration::from_secs(5);
 
 /// Callback for an answer, on the thread that watches the node; must not block. Dropped without a call if the

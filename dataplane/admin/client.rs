@@ -1,4 +1,5 @@
-//! gRPC client of a running node's control, for `wedjat ctl` and `wedjat explain`.
+//! gRPC client of a running node's control, for `wedjat ctl`, `wedjat explain` and `wedjat advise`. The clients of
+//! controllers and of etcd share its functions that open a channel.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use super::socket::socket_path;
 
 /// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Time limit of a call.
+/// Time limit of a call. Explanations have none, because the client ends them.
 const CALL_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to connect to a socket with a full queue of connections.
 const CONNECT_AGAIN: Duration = Duration::from_millis(10);
@@ -50,17 +51,17 @@ pub enum ClientError {
     Nobody {
         /// State file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the system, or fault of the socket: it is missing, or another user's.
         reason: String,
     },
-    /// The node cannot be reached.
+    /// The node at a URL, or a controller, cannot be reached.
     #[error("{0}")]
     Connect(String),
-    /// The node refused the call, and nothing has changed; or it did not complete the call in time
-    /// (`DEADLINE_EXCEEDED`), and the changes may be made.
+    /// Status of a failed call. If the node refused it, nothing has changed. After a timeout (`DEADLINE_EXCEEDED`) or a
+    /// lost connection, the changes may be made.
     #[error("{}", .0.message())]
     Refused(Box<tonic::Status>),
-    /// The system refused.
+    /// The system refused the runtime of the calls.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -71,7 +72,7 @@ impl From<tonic::Status> for ClientError {
     }
 }
 
-/// Call during which a node captures packets.
+/// Open call of [`Connection::capture`]. Its drop ends the call, and the node then ends the tap.
 #[derive(Debug)]
 pub struct CaptureCall {
     _call: tonic::Streaming<proto::Tap>,
@@ -110,7 +111,8 @@ impl Connection {
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
-    /// Makes all of the changes, or none. Returns the node's version that contains them, once all cores use it.
+    /// Makes all of the changes, or none. With `if_version`, the node refuses them at another version. Returns the
+    /// node's version that contains them, once all cores use it.
     ///
     /// # Errors
     /// If the node refuses, or does not answer.
@@ -185,11 +187,12 @@ impl Connection {
     }
 
     /// Makes the node explain packets. Calls `each` with every explanation until it returns false. Also ends
-    /// after the requested number of packets, or after `time`. A node serves one such client; this one waits shortly
-    /// for the end of an earlier one.
+    /// after the requested number of packets, at the end of the node, or at `time` after the node's answer. Waits for
+    /// that answer without a limit. A node serves one such client; this one waits shortly for the end of an earlier
+    /// one.
     ///
     /// # Errors
-    /// If the node refuses, ends, or does not answer.
+    /// If the node refuses, or the connection is lost.
     pub fn explain(
         &mut self,
         request: proto::ExplainRequest,
@@ -245,10 +248,10 @@ async fn over_socket(state: &Path) -> Result<Channel, ClientError> {
     channel_at(&socket_path(state), None).await.map_err(nobody)
 }
 
-/// Interval of HTTP/2 keep-alive probes during a call, and time limit of their answers.
+/// Interval of HTTP/2 keep-alive probes while a call is open, and time limit of their answers.
 pub type KeepAlive = (Duration, Duration);
 
-/// Connects to a socket of this user or of root.
+/// Connects to a socket of this user or of root. Another user's process could pose as the node.
 ///
 /// # Errors
 /// Reason why the connection failed.

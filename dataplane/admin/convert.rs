@@ -1,5 +1,5 @@
-//! Conversion between the messages of the control's gRPC service and the node's own types. Values of a client are
-//! checked here and by the parser of changes.
+//! Conversion between the messages of the control's gRPC service and the node's own types. Checks the number of changes
+//! and the filter of explanations. The parser of changes and `Taps` check a client's further values.
 
 use std::net::IpAddr;
 
@@ -127,7 +127,7 @@ pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
 /// Converts a request for explanations.
 ///
 /// # Errors
-/// If a value of the filter cannot exist.
+/// If an id, the address or the drop reason is invalid. `Taps::explain` checks the port.
 pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapError> {
     let argument = |what: String, allowed: String| TapError::Argument { what, allowed };
     let proto::ExplainRequest { pool, worker, host, port, drops, reason, count } = request;
@@ -238,6 +238,7 @@ fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) 
     }
 }
 
+/// Conversion in a client, which prints the result by `AutoSnapshot::text`.
 impl From<proto::Auto> for AutoSnapshot {
     fn from(auto: proto::Auto) -> Self {
         let proto::Auto { objective, decision, switches } = auto;

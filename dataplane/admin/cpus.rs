@@ -2,7 +2,7 @@
 
 use rustix::thread::CpuSet;
 
-/// Restricts the calling thread to these CPUs. Does nothing for an empty list, or if the system refuses.
+/// Sets the CPUs of the calling thread. Does nothing for an empty list, or if the system refuses.
 pub fn stay_on(cpus: &[usize]) {
     let mut set = CpuSet::new();
     cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));

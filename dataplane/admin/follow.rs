@@ -13,8 +13,8 @@ use wedjat_desired::state::{Desired, ReplyPath};
 pub struct FollowResult {
     /// Version of the node's membership that all cores use.
     pub version: u64,
-    /// True if the desired state is reached. Otherwise something must leave first, and the caller must
-    /// repeat the request.
+    /// True if the desired state is reached. Otherwise a server, pool or worker must leave or join first, and the
+    /// caller must repeat the request.
     pub is_complete: bool,
 }
 
@@ -48,8 +48,8 @@ pub enum FollowerKind {
     Agent(KnownState),
 }
 
-/// Returns the changes from `now` to `wanted` that are possible at once, and true if these are all. A worker that
-/// changes its pool or server must leave first, so a later call adds it.
+/// Returns the changes from `now` to `wanted` that are possible at once, and true if these are all. Later calls add a
+/// worker that changes its pool or server, after it has left, and drain a new worker, after it has joined.
 ///
 /// # Errors
 /// Settings that cannot change at run time, one line each.
@@ -71,7 +71,8 @@ pub fn changes(
     if let FollowerKind::Agent(known) = follows {
         keep_unknown(&current, &mut wanted, known);
     }
-    // A controller drains servers only at leaves. The servers' agents still serve the tasks that they have.
+    // A controller drains servers only at leaves. A drained server's agent still serves the tasks that it has. Agents
+    // and spines keep the drains that their operators requested.
     if *follows != FollowerKind::Leaf {
         wanted.keep_drains(&current);
     }

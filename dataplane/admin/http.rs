@@ -40,8 +40,8 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// Serves accepted connections until no more can come. A connection ends if the header of a request takes longer than
-/// `header_max`.
+/// Serves accepted connections until no more can come. A connection ends if it has no complete request header within
+/// `header_max` after its start or its previous answer.
 pub async fn run(
     mut accepted: Connections<tokio::net::TcpStream>,
     handle: Handle,
@@ -51,7 +51,7 @@ pub async fn run(
         let (handle, slot) = (handle.clone(), client.handle());
         tokio::spawn(async move {
             let answer = service_fn(|request| {
-                // The connection keeps its slot until the request is answered.
+                // The connection keeps its slot until the answer is ready, but not while a slow client reads it.
                 let call = slot.call();
                 let response = answer(request, &handle);
                 async move {

@@ -1,5 +1,5 @@
-//! Changes of a running node's workers, pools and policies, one a line, from a file or standard input. For example
-//! `set-policy pool=7 policy=jsq`.
+//! Changes of a running node's workers, pools and policies, one a line, from a file or standard input (`--changes`).
+//! For example `set-policy pool=7 policy=jsq`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
@@ -10,9 +10,9 @@ use wedjat_desired::control::Change;
 
 use super::requests::Handle;
 
-/// Starts a thread that requests the changes in this file (`-` for standard input) line by line until its end. It skips
-/// empty lines and comments, which begin with `#`. Each change waits for the end of the previous one. Logs an error if
-/// the system refuses the thread.
+/// Starts a thread, because reads of a pipe block. It requests the changes in this file (`-` for standard input) line
+/// by line until its end. It skips empty lines and comments, which begin with `#`. Each change waits for the end of the
+/// previous one. Logs an error if the system refuses the thread.
 pub fn start_line_reader(path: &Path, handle: Handle) {
     let path = path.to_owned();
     let reader = move || read(&path, &handle);
@@ -22,8 +22,8 @@ pub fn start_line_reader(path: &Path, handle: Handle) {
     }
 }
 
-/// Reads lines and requests their changes. Returns at the end of the file or of the node, and after a read error. Logs
-/// lines that are no changes, and continues.
+/// Reads lines and requests their changes. Returns at the end of the file or of the node, and after a read error, also
+/// of text that is not UTF-8. Logs lines that are no changes, and continues.
 fn read(path: &PathBuf, handle: &Handle) {
     let input: Box<dyn BufRead> = match path.as_os_str() == "-" {
         true => Box::new(BufReader::new(stdin())),

@@ -32,20 +32,21 @@ use super::socket::SocketError;
 /// Time limit for the preface and the TLS handshake of a new connection.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
 /// Length of the HTTP/2 connection preface in bytes. A client that sends fewer bytes holds its slot only for
-/// [`BEGIN_MAX`]. Any request of HTTP/1, which the metrics use, is longer.
+/// [`BEGIN_MAX`]. With TLS, the bytes of the handshake count. The metrics use HTTP/1.1, whose requests are longer
+/// because they have a `Host` header.
 const PREFACE: usize = 24;
 /// Interval of attempts after the system refused to accept a connection.
 const RETRY: Duration = Duration::from_millis(100);
 /// Maximum size of a private key file in bytes.
 const PEM_MAX: u64 = 1 << 20;
 
-/// Reason why a node's control cannot be reached.
+/// Error at the start of the listeners of a node's control or of a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The socket cannot be created.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The address cannot be listened at.
+    /// The system refused to listen at the address.
     #[error("`{key}` {address}: {error}; name an address of this machine and a free port")]
     Listen {
         /// Key in the configuration.
@@ -55,7 +56,7 @@ pub enum ServerError {
         /// Error of the system.
         error: io::Error,
     },
-    /// A TLS file is invalid.
+    /// A TLS file cannot be read, or is invalid.
     #[error("`{key}` {}: {reason}", .path.display())]
     Tls {
         /// Key in the configuration.
@@ -146,10 +147,11 @@ impl Listener for tokio::net::TcpListener {
     }
 }
 
-/// Accepted connections, in the order of arrival.
+/// Accepted connections, in the order of arrival. All are `Ok`: tonic takes results.
 pub type Connections<S> = mpsc::Receiver<io::Result<Client<S>>>;
 
-/// Accepts connections and gives each of them a slot, until `stopped` is set. Refuses those without a slot.
+/// Accepts connections and gives each of them a slot, until `stopped` is set. Closes those without a slot. If
+/// `listener` is an error, logs it and accepts nothing.
 pub fn accept<L: Listener>(
     listener: io::Result<L>,
     slots: Arc<ConnectionSlots>,
@@ -203,7 +205,7 @@ pub fn accept<L: Listener>(
     accepted
 }
 
-/// Connection with a slot. It must begin in time, and it ends when it loses its slot.
+/// Connection with a slot. Its reads fail if its first bytes are late, and after it has lost its slot.
 pub struct Client<S> {
     stream: S,
     /// Permission to stay open.
@@ -341,7 +343,7 @@ where
 pub struct GrpcLimits {
     /// Maximum number of concurrent calls per connection.
     pub calls: usize,
-    /// Time limit of an answer.
+    /// Time limit for the start of an answer. A stream may last longer.
     pub call_max: Duration,
     /// Interval of keep-alive probes to clients, and time limit of their answers.
     pub alive: (Duration, Duration),
@@ -356,7 +358,7 @@ pub type GrpcRouter = Router<Stack<Calls, Plain>>;
 /// Creates a gRPC server with these limits.
 ///
 /// # Errors
-/// If the TLS files do not match.
+/// If the TLS settings are invalid.
 pub fn grpc(
     limits: GrpcLimits,
     tls: Option<ServerTlsConfig>,

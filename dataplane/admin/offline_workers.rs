@@ -12,7 +12,7 @@ use wedjat_core::wire::task::{Code, Extension, Header, NO_MEMBER};
 use wedjat_core::wire::udp;
 use wedjat_desired::config::HostConfig;
 
-/// A completed task, by the values that its worker and its reply have in common.
+/// Key of a completed task: the values that both its worker and its reply in the capture have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndedTask {
     pool: u16,
@@ -91,7 +91,7 @@ impl OfflineWorker {
     /// claim.
     fn work(&mut self, completions: &mut BTreeMap<EndedTask, u32>) {
         if !self.is_granted && self.end.receiver().is_granted() {
-            self.end.start();
+            self.end.start(); // reads the number of the first task
             self.is_granted = true;
         }
         while self.is_granted

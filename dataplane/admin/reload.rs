@@ -1,5 +1,5 @@
 //! Reloads of the configuration file of a running node: computes the changes, or names the keys that cannot
-//! change.
+//! change and the objects that must leave first.
 //!
 //! `started` is the configuration with which the node started. The current membership (pools, servers and workers) may
 //! differ from it, because operators can change a running node.
@@ -11,8 +11,9 @@ use wedjat_desired::config::{AgentConfig, Config, HostConfig, Settings};
 use wedjat_desired::control::{Change, Membership};
 use wedjat_desired::plan::{Obstacle, Plan};
 
-/// Computes the changes that turn a node into a configuration that was read. The second membership is that of
-/// the agent on the node's core, if there is one.
+/// Computes the changes that turn a node into a configuration that was read. The first membership is the node's, the
+/// second that of the agent on its core, if there is one. Only the thread that watches the node knows them, so it calls
+/// this after a [`Reader`] on another thread.
 pub type Comparison =
     Box<dyn Fn(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + Send>;
 
@@ -49,7 +50,7 @@ pub fn agent_file_reader(started: &AgentConfig) -> Reader {
 /// the agent that `wanted` lacks stays until its workers have left. A later reload removes it.
 ///
 /// # Errors
-/// Keys that cannot change at run time, one per line.
+/// Keys that cannot change at run time, and objects that must leave first, one per line.
 pub fn leaf(
     started: &Config,
     wanted: &Config,
@@ -72,7 +73,7 @@ pub fn leaf(
 /// `started` and now has the membership `now`; `wanted_membership` is the one of `wanted`.
 ///
 /// # Errors
-/// Keys that cannot change at run time, one per line.
+/// Keys that cannot change at run time, and objects that must leave first, one per line.
 pub fn agent(
     started: &AgentConfig,
     wanted: &AgentConfig,

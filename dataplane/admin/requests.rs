@@ -52,7 +52,8 @@ pub enum RequestError {
         /// Version in the request.
         wanted: u64,
     },
-    /// The configuration is invalid, or changes a key that cannot change at run time. Nothing has changed.
+    /// The configuration cannot be read or is invalid, or the node cannot change to it, or to a controller's desired
+    /// state, while it runs. Nothing has changed.
     #[error("{0}")]
     Reload(String),
     /// A core has not taken the change in time. The change is made, and the core takes it at its next poll.
@@ -84,7 +85,7 @@ pub struct NodeSnapshot {
     pub tally: Tally,
     /// Workers of the agent on the node's own core, by id.
     pub workers_here: BTreeMap<u16, LocalWorker>,
-    /// Active tap.
+    /// Active tap of a client.
     pub tap: Option<TapStats>,
     /// Controller that the node follows.
     pub controller: Option<ControllerLink>,
@@ -128,7 +129,7 @@ enum Request {
     StartTap(TapSpec, TapAnswer),
     /// End of the tap with this number, or of a client's.
     StopTap(Option<u64>, TapAnswer),
-    /// End of the tap with this number, whose owner has left.
+    /// End of the tap with this number, whose [`CaptureSession`] was dropped.
     AbandonTap(u64),
     /// Pools whose policy the node chooses.
     AutoPools(Answer<Vec<(u16, Objective)>>),
@@ -194,7 +195,7 @@ impl Handle {
         let _ = self.0.send(Request::Look(Box::new(answer)));
     }
 
-    /// Requests the ids of a leaf's silent spines.
+    /// Requests the ids of a leaf's silent spines, to report them to the controller.
     pub fn silent_spines(&self, answer: impl FnOnce(Vec<u16>) + Send + 'static) {
         let _ = self.0.send(Request::SilentSpines(Box::new(answer)));
     }
@@ -205,7 +206,7 @@ impl Handle {
     }
 
     /// Requests changes: all of them or none. With `if_version`, only at this version of the node. The answer
-    /// is the version that contains them.
+    /// is the version that contains them, once all cores have taken it.
     pub fn change(
         &self,
         changes: Vec<Change>,
@@ -269,7 +270,7 @@ impl Handle {
         });
     }
 
-    /// Requests the pools whose policy the node chooses, with their objectives.
+    /// Requests the pools whose policy the node chooses, with their objectives. The choosing thread uses them.
     pub fn auto_pools(&self, answer: impl FnOnce(Vec<(u16, Objective)>) + Send + 'static) {
         let _ = self.0.send(Request::AutoPools(Box::new(answer)));
     }
@@ -328,7 +329,7 @@ pub struct Requests<C: Cores> {
     table: Arc<Table>,
     sender: Sender<Request>,
     receiver: Receiver<Request>,
-    /// Received requests, in order. The first may wait for a busy core.
+    /// Received requests, in order. The first may wait for a busy core, or for the end of the node's own capture.
     next: VecDeque<Request>,
     /// Requests whose changes are made, until all cores have taken them.
     waiting: Vec<PendingRequest>,
@@ -501,7 +502,8 @@ impl<C: Cores> Requests<C> {
         }
     }
 
-    /// Handles one request. Returns it if a core is busy, for another attempt within [`TAKEN_MAX`].
+    /// Handles one request. Returns it for another attempt if a core is busy, within [`TAKEN_MAX`]. Also returns a
+    /// client's tap until the node's own capture has ended.
     fn try_handle(
         &mut self,
         request: Request,

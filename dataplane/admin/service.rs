@@ -29,12 +29,12 @@ const EXPLAINED: usize = 256;
 #[derive(Debug)]
 pub struct Service {
     handle: Handle,
-    /// Set when the node ends.
+    /// Set when the node ends. Streams then end.
     stopped: watch::Receiver<bool>,
 }
 
 impl Service {
-    /// Creates the service of the node behind this handle, until it is stopped.
+    /// Creates the service of the node behind this handle.
     pub fn new(handle: Handle, stopped: watch::Receiver<bool>) -> Self {
         Self { handle, stopped }
     }
@@ -168,7 +168,7 @@ impl Control for Service {
         Ok(Response::new(proto::StopTapReply { tap: Some(tap_message(&tap)) }))
     }
 
-    /// State of a tap, as a stream. The tap ends with it.
+    /// Stream with one message, the tap's state at its start. The tap ends with the stream.
     type CaptureStream = ReceiverStream<Result<proto::Tap, Status>>;
 
     /// Starts to record packets into a file, until the client ends the call, or the node ends.

@@ -39,12 +39,14 @@ const PATH_MAX: usize = 4096;
 /// Owner of a tap, which decides on its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TapOwner {
-    /// No client: the tap is on until any client ends it.
+    /// No client: the tap is on until any client ends it, or it has all its packets.
     #[default]
     Nobody,
-    /// The client of a call: the tap ends with the call. The node then removes the file, unless a client has asked for it.
+    /// The client of a call: the tap also ends with the call. The node then removes the file, unless a client has
+    /// stopped the tap.
     Call,
-    /// The node itself: the same, and the tap gives way to that of a client. Clients do not see it.
+    /// The node itself, to choose a policy: as for a call. The tap also gives way to that of a client. Clients do not
+    /// see it.
     Node,
 }
 
@@ -80,7 +82,7 @@ pub struct TapStats {
     pub written: u64,
     /// Number of packets missing in the file for lack of buffers.
     pub lost: u64,
-    /// True if the tap ended by itself.
+    /// True if the tap ended by itself: it has all its packets, or its file cannot be written.
     pub has_ended: bool,
 }
 
@@ -120,7 +122,7 @@ pub enum TapError {
         /// Description of the file there.
         found: String,
     },
-    /// The file cannot be created.
+    /// The file or the thread that writes it cannot be created.
     #[error("{}: {reason}", .path.display())]
     File {
         /// Path of the file.
@@ -173,7 +175,7 @@ impl fmt::Debug for TapPoints {
     }
 }
 
-/// A tap that ends with this value. If its result was not requested before, the node removes the file.
+/// A tap that ends when this value is dropped. The node then removes the file, unless the tap was stopped before.
 pub struct CaptureSession {
     /// State at the start.
     pub stats: TapStats,
@@ -203,7 +205,7 @@ impl Drop for CaptureSession {
 /// Callback for the result of a tap request.
 pub type TapAnswer = Answer<Result<TapStats, TapError>>;
 
-/// Tap of a node: one at a time.
+/// Tap and explanation of a node: at most one of each.
 #[derive(Debug, Default)]
 pub struct Taps {
     /// Points where packets can be recorded; `None` for a node without any.
@@ -212,7 +214,7 @@ pub struct Taps {
     number: u64,
     /// Tap that is on or about to end.
     active: Option<ActiveTap>,
-    /// Result of a tap that ended by itself, until a client asks for it.
+    /// Result of a tap that ended by itself, until a client requests it or the next tap starts.
     ended: Option<Result<TapStats, TapError>>,
     /// Explanation of packets that is active or about to start.
     explained: Option<ExplainState>,
@@ -326,8 +328,8 @@ impl Taps {
         })
     }
 
-    /// Ends the tap with this number, or a client's for `None`. Answers when the file is complete. After a tap that ended
-    /// by itself, answers with its result.
+    /// Ends the tap with this number, or a client's for `None`. Answers when the file is complete. After a tap that
+    /// ended by itself, answers with its result, once.
     pub fn stop(&mut self, number: Option<u64>, answer: TapAnswer) {
         let is_meant = |stats: &TapStats| match number {
             Some(number) => stats.number == number,
@@ -345,7 +347,8 @@ impl Taps {
         answer(ended.unwrap_or(Err(TapError::None)));
     }
 
-    /// Ends the tap with this number, if it is on, and removes its file: its client has left.
+    /// Ends the tap with this number and removes its file, because its client has left. Keeps the file if a request to
+    /// stop the tap waits. Also discards the result and the file of a tap that ended by itself.
     pub fn abandon(&mut self, number: u64) {
         match &mut self.active {
             Some(active) if active.stats.number == number => {
@@ -364,7 +367,8 @@ impl Taps {
         }
     }
 
-    /// Returns true if a capture by the node itself is ending to give way to this tap, so that the request must wait.
+    /// Ends a capture by the node itself to give way to the tap of a client. Returns true while it is ending: the
+    /// request must wait.
     pub fn gives_way(&mut self, spec: &TapSpec) -> bool {
         let own = self.active.as_ref().filter(|one| one.stats.owner == TapOwner::Node);
         let Some(active) = own.filter(|_| spec.owner != TapOwner::Node) else { return false };
@@ -465,7 +469,7 @@ impl Taps {
         }
     }
 
-    /// Returns true if a request waits for the cores or the writing thread, so that `poll` must be called soon.
+    /// Returns true if a request waits for the cores, or the tap is ending, so that `poll` must be called soon.
     pub fn is_pending(&self) -> bool {
         let is_explanation_pending =
             self.explained.as_ref().is_some_and(|one| one.waiting.is_some());
@@ -591,7 +595,7 @@ fn create(path: &Path) -> Result<Capture, TapError> {
             TapError::File { path: path.to_owned(), reason }
         }
     };
-    // Checked before, since not every file system can rename a file without replacing another.
+    // Checked before a temporary file is created. `put_at` does not replace a file either.
     if let Some(found) = ExistingFile::at(path).map_err(to_error)? {
         return Err(TapError::Exists { path: path.to_owned(), found: found.describe() });
     }
@@ -623,7 +627,7 @@ struct ActiveTap {
     /// State shared with the writing thread.
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), CaptureError>>>,
-    /// Number of the last order to the cores.
+    /// Number of the last order of this tap, to start or to stop.
     number: u64,
     /// Time of that order.
     since: Instant,
@@ -715,7 +719,7 @@ struct Packet {
     bytes: Box<[u8]>,
 }
 
-/// Thread that writes a capture.
+/// State of the thread that writes a capture.
 struct Writer {
     /// File.
     capture: Capture,

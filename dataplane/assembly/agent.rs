@@ -1,5 +1,5 @@
-//! Assembly of an agent from a checked configuration: state file, workers of its pools, and their registration with
-//! leaves. `wedjat agent` calls [`table`], [`parts`] and [`control`] once, at its start; `wedjat leaf` calls
+//! Assembly of an agent from a checked configuration: state, workers of its pools, their registration with leaves, and
+//! control. `wedjat agent` calls [`table`], [`parts`] and [`control`] once, at its start; `wedjat leaf` calls
 //! `colocated` for an agent on its own core.
 //!
 //! An agent gives the tasks of a worker host to worker processes or threads, from one core. A worker process attaches
@@ -63,13 +63,14 @@ pub fn membership(config: &AgentConfig) -> Membership {
     Membership::of_host(&config.host)
 }
 
-/// Returns the identity and the sizes of an agent, from which its state is laid out.
+/// Returns an agent's identity, clock rate and seed, and the sizes from which its state is laid out. Callers add the
+/// file's group and the number of peers.
 fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, seed: u64) -> Spec {
     let Entries { servers, pools, .. } = membership.entries();
     let (servers, pools) =
         (servers.into_iter().flatten().collect(), pools.into_iter().flatten().collect());
-    // An agent sends replies to the MAC address that the task came from, and finds its leaves and peers itself. So it
-    // needs no ports and neighbours in its state.
+    // No ports and neighbours: an agent sends a reply to the MAC address that the task came from. It keeps the MAC
+    // addresses of leaves and peers, and of clients that it answers directly, outside its state.
     let (role, cores, limits) = (Role::Agent, 1, host.limits);
     Spec { role, node, cores, servers, pools, limits, ticks_hz, seed, ..Spec::default() }
 }
@@ -106,7 +107,8 @@ fn worker_sets<B: Buf + Token>(
     worker_sets
 }
 
-/// Capacity of the queue through which the watching thread reports dead worker processes to the core.
+/// Capacity of the queue through which the watching thread reports dead worker processes to the core. The thread
+/// reports a death again if the queue was full.
 const DEATHS: usize = 1024;
 
 /// Creates the parts of the configured agent, whose state is `table`: workers, registration with its leaves, queue
@@ -130,8 +132,9 @@ pub fn parts<B: Buf + Token, A>(
     Parts { reports, peers, ..parts }
 }
 
-/// Returns the sender of the workers' queue lengths to `leaves` leaves; `None` if no pool sends them in messages. A
-/// pool sends them if its configuration names the policy of its leaves, from which the times of reports follow.
+/// Returns the sender of the workers' queue lengths to `leaves` leaves, in unsolicited messages; `None` if no pool
+/// sends them. A pool sends them if its configuration names the policy of its leaves. The times of reports follow from
+/// the policy.
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
     let notify = |pool: &PoolConfig| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();

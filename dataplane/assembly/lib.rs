@@ -1,5 +1,5 @@
-//! Assembly of a node's parts from a checked configuration. `wedjat leaf`, `wedjat agent`, the testbed and the tests
-//! call it once, at their start.
+//! Assembly of a node's parts from a checked configuration. `wedjat leaf`, `wedjat agent`, embedding programs, the
+//! testbed and the tests call it once, at their start.
 //!
 //! A leaf schedules the tasks of a rack, and a spine schedules them over leaves. Its parts are:
 //! - the table, or state: loads, counters and neighbours, also copied to a file for monitoring programs,
@@ -78,7 +78,7 @@ fn create_table(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateErr
     path.map_or_else(|| Ok(Table::heap(spec)), |path| Table::create(path, spec)).map(Arc::new)
 }
 
-/// Returns the identity and the sizes of the configured node, from which its state is laid out.
+/// Returns the configured node's identity, clock rate and seed, and the sizes from which its state is laid out.
 fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
     // Without configured ports the node is embedded in another program, see `CALL_PORTS`.
@@ -118,12 +118,13 @@ const CALL_PORTS: [PortAddress; 2] = {
     [v4, PortAddress { v6: Some(PortV6 { ip: 0, prefix: 0, gateway: None }), ..v4 }]
 };
 
-/// Builds the network around the node at its first membership. `macs` are the addresses of its devices by port, for
-/// ports without a configured one. The link to the agent on the leaf's core follows the configured ports. A node
-/// without configured ports gets `CALL_PORTS`: an embedding program passes its tasks and reports by calls.
+/// Builds the network around the node at its first membership. `macs` has the MAC address of each configured port's
+/// device, for ports whose configuration names none. The link to the agent on the leaf's core follows the configured
+/// ports. A node without configured ports gets `CALL_PORTS`; its embedding program passes tasks and reports by calls.
 ///
 /// # Errors
-/// If no port leads to a server or spine, a pool has addresses of both families, or there are too many neighbours.
+/// If no port leads to one of the servers or spines, or a pool has addresses of both families. Also if the network does
+/// not permit a pool's direct replies, or there are too many neighbours.
 pub fn network(
     config: &Config,
     membership: &Membership,
@@ -162,7 +163,8 @@ pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
 /// [`network`].
 ///
 /// # Errors
-/// If no port leads to a server or spine, a pool has addresses of both families, or there are too many neighbours.
+/// If no port leads to one of the servers or spines, or a pool has addresses of both families. Also if the network does
+/// not permit a pool's direct replies, or there are too many neighbours.
 pub fn stages(
     config: &Config,
     membership: &Membership,
@@ -171,7 +173,8 @@ pub fn stages(
 ) -> Result<Vec<Stages>, NetworkError> {
     let network = network(config, membership, macs, table)?;
     let (cores, pools) = (config.leaf.cores.len(), table.limits().pools);
-    // A spine and a leaf below spines exchange load signals. Their cores share some of the state for that.
+    // A spine and a leaf below spines exchange load signals. Their cores share some of the state for that. If a change
+    // links a leaf to its first spine, the control creates that state.
     let is_in_fabric = config.role == Role::Spine || !config.spines.is_empty();
     let shared = is_in_fabric.then(|| Shared::new(cores, pools));
     let core = |index| {
@@ -186,7 +189,8 @@ pub fn stages(
     Ok((0..cores).map(core).collect())
 }
 
-/// Maximum number of unknown workers that wait to be reported.
+/// Maximum number of unknown workers that wait to be reported. The cores ignore further ones, which repeat their
+/// registrations.
 const UNKNOWN_MAX: usize = 1024;
 
 /// Creates a queue to which these cores append each worker that registers but is not configured. The node reports these

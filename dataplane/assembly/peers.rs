@@ -1,7 +1,7 @@
 //! Assembly of an agent's peers from a checked configuration. Peers are the agents of a rack without a leaf. They
-//! forward tasks to each other, and send each other their loads at the end of each beat, an interval. `parts` of an
-//! agent calls [`peers`]; the testbed's lockstep runs change the settings first and call [`peer_settings`] and
-//! [`peer_group`].
+//! forward tasks to each other. At the end of each beat, an interval, each sends its load to all others in a heartbeat.
+//! `parts` of an agent calls [`peers`]. The testbed's lockstep runs change the settings first, and call
+//! [`peer_settings`] and [`peer_group`].
 
 use std::time::SystemTime;
 
@@ -37,8 +37,7 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
         policy: peers.policy,
         slots: pool.workers.len() as u32 * tasks_of_each(pool),
         beat_ns,
-        // The first beat, a message with the load, comes after a random part of the interval. So nodes that start
-        // together do not send at the same time.
+        // A random phase of the beats, so that nodes do not send their heartbeats at the same time.
         first_beat_ns: rng.next_u64() % beat_ns,
         born: since.map_or(0, |since| since.as_nanos() as u64),
         seed: table.seed(),
@@ -54,7 +53,7 @@ pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Op
 }
 
 /// Returns the number of tasks that a worker of the pool may have at once: the bound of the pool's policy, or one if
-/// the policy chooses its bound while it runs.
+/// the policy determines its bound at run time, such as `cfcfs`.
 fn tasks_of_each(pool: &PoolConfig) -> u32 {
     pool.settings.policy.bound().unwrap_or(1)
 }

@@ -4,7 +4,7 @@
 //! The *agent* gives network tasks to the *workers* of its host. A *batch* is a command that uses CPU time which the
 //! workers leave idle, without much delay for their tasks.
 //!
-//! A job is a separate process, `wedjat cosched run`. It reads the agent's published state in the worker
+//! A job is a separate process, `wedjat cosched run` or `job`. It reads the agent's published state in the worker
 //! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the batch's share of the cores' time, and
 //! cgroups hold the batch ([`job`]). The job records its cgroups in a note before it creates them ([`notes`]).
 //! Jobs of one agent queue in the folder of notes, and a later job removes the leftovers of a killed one.
@@ -100,7 +100,7 @@ pub enum CoschedError {
         "this machine has no cgroups to limit a batch: mount cgroup2, or the controllers cpu and pids"
     )]
     NoGroups,
-    /// A cgroup cannot be created or changed.
+    /// A cgroup cannot be created, changed or removed, or lacks a control file.
     #[error(transparent)]
     Group(#[from] GroupError),
     /// Processes are left.

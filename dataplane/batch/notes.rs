@@ -1,9 +1,10 @@
 //! Folder of notes of batch jobs, which use the idle time of an agent's workers. Each job describes itself and its
 //! cgroups in a *note*, a JSON file, before it creates the cgroups.
 //!
-//! Jobs of one agent run one at a time in the order of arrival. The process of a job removes the job's note at its end.
-//! A *killed job* is a note without a live process: that process ended without a complete clean-up. Each new job, of
-//! any agent, removes the leftovers of killed jobs: processes, cgroups and notes.
+//! Jobs of one agent run one at a time in the order of arrival. Each user has a folder and thus a separate queue. The
+//! process of a job removes the job's note at its end. A *killed job* is a note without a live process: that process
+//! ended without a complete clean-up. Each new job, of any agent, removes the leftovers of killed jobs: processes,
+//! cgroups and notes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -30,7 +31,7 @@ pub enum JobState {
     Waiting,
     /// Running.
     Running,
-    /// Asked to end.
+    /// Its process ends the rest of the batch: the command has exited, or must end.
     Ending,
 }
 
@@ -51,11 +52,11 @@ impl JobState {
 pub struct Note {
     /// Process of `wedjat cosched run`, which starts the job's command and controls it. Its id is the job's number.
     pub process: Process,
-    /// Position in the queue: larger than all earlier ones.
+    /// Position in the queue: larger than that of each earlier job, of any agent.
     pub turn: u64,
     /// Path of the region of its agent, on whose cores it runs. Jobs with equal paths share a queue.
     pub agent: PathBuf,
-    /// Process id of the agent at the job's start.
+    /// Process id of the agent when the job entered the queue.
     pub agent_pid: u64,
     /// Command.
     pub command: String,
@@ -79,7 +80,8 @@ pub struct Note {
 pub struct Figures {
     /// Present share of the cores' time, from 0 to 1.
     pub share: f64,
-    /// Limit of the share that the guard sets by the workers' load and latency, from 0 to 1.
+    /// Limit of the share that the guard sets by the workers' load and latency, from 0 to 1. Policies without guard
+    /// ignore it.
     pub allowed: f64,
     /// Fraction of the workers' time that their tasks need.
     pub load: f64,
@@ -99,7 +101,7 @@ pub struct Figures {
     pub windows: u64,
     /// Number of these observations with a percentile above the objective.
     pub violations: u64,
-    /// Number of decisions about the share.
+    /// Number of the chooser's decisions about the share; 0 without a chooser.
     pub decisions: u64,
     /// Number of times that a thread's scheduling class or CPUs were restored.
     pub put_back: u64,
@@ -213,7 +215,7 @@ impl NotesFolder {
         self.write(note)
     }
 
-    /// Marks a job as running if it is first in the queue. Returns true if it is.
+    /// Marks a job as running if no live job of its agent precedes it. Returns true if so.
     ///
     /// # Errors
     /// If the queue cannot be locked, or its note not be written.
@@ -276,7 +278,8 @@ impl NotesFolder {
     }
 }
 
-/// Returns the started jobs (running or ending) of the agent with this process id.
+/// Returns the started jobs (running or ending) of the agent with this process id, for its metrics and `wedjat top`.
+/// Reads only this user's folder.
 #[must_use]
 pub fn jobs_of_agent(agent_pid: u64) -> Vec<Note> {
     let mut jobs = NotesFolder::existing().map(|folder| folder.jobs()).unwrap_or_default();

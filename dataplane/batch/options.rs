@@ -19,9 +19,9 @@ pub enum Policy {
     Aimd,
     /// All that the guard allows.
     Guard,
-    /// No quota: all CPU time that the workers leave idle, by the scheduler's idle class.
+    /// No limit. The batch yields to the workers only by its scheduling class, which is the idle one by default.
     Idle,
-    /// The smallest CPU weight, without guard.
+    /// The smallest CPU weight, without quota and guard: the batch gets little of a core that a worker wants.
     Shares,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Policy {
 impl FromStr for Policy {
     type Err = String;
 
-    /// Parses the form that `Display` writes. The error names the allowed values.
+    /// Parses the form that `Display` writes, also without the per cent sign. The error names the allowed values.
     fn from_str(text: &str) -> Result<Self, String> {
         let share = text.strip_prefix("static(").and_then(|rest| rest.strip_suffix(')'));
         Ok(match (text, share) {

@@ -21,15 +21,15 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// its pages copy-on-write and delay its dispatcher.
 #[derive(Debug)]
 pub struct JobQueue {
-    /// True once the agent stops. Read on each turn of a sleeping loop, so the strict ordering costs nothing.
+    /// True once the agent stops. The thread reads it once per `CHECK_INTERVAL`.
     stop: Arc<AtomicBool>,
     /// The thread; `None` once it was joined.
     thread: Option<JoinHandle<()>>,
 }
 
 impl JobQueue {
-    /// Starts the jobs of configuration `config`, each by `program cosched job CONFIG NUMBER`, once a worker
-    /// is attached.
+    /// Starts the thread. It runs the jobs of configuration `config`, each by `program cosched job CONFIG NUMBER`.
+    /// Before each job it waits for an attached worker. A failed job does not stop the next one.
     ///
     /// # Errors
     /// If no thread can be started.

@@ -16,10 +16,11 @@ use wedjat_cosched::mechanism::Scheduling;
 
 use super::{CoschedError, Objective};
 
-/// Length of the window of the latency percentile. It begins at the last observation before that.
+/// Minimum length of the window of the latency percentile. The window begins at the youngest observation that is older
+/// than this, or at the first one.
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// Observer of a running agent.
+/// Observer of a running agent. It writes only the word that shows the agent an active observer.
 #[derive(Debug)]
 pub struct AgentMonitor {
     /// Name of the agent.
@@ -30,11 +31,11 @@ pub struct AgentMonitor {
     watch: AgentStatusWords,
     /// Latency objective, which selects the percentile.
     objective: Objective,
-    /// Worked time of each channel's worker at the last observation.
+    /// Worked time of each channel's worker at the last observation; `None` without a worker.
     busy_ns: Vec<Option<u64>>,
     /// Latency counts at the observations in the last window, and at the one before it.
     observations: VecDeque<(Instant, Times)>,
-    /// Latency counts at the last call of `tail`.
+    /// Latency counts at the last call of `tail`; at first, those when the region was opened.
     last_tail_times: Times,
 }
 
@@ -78,7 +79,7 @@ impl AgentMonitor {
         self.region.has_agent()
     }
 
-    /// Returns the attached workers.
+    /// Returns the attached workers. Omits workers that the agent added after this observer opened the region.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let channels = 0..self.region.shape().channels;
@@ -86,7 +87,8 @@ impl AgentMonitor {
         attached.filter_map(|channel| self.region.worker(channel)).collect()
     }
 
-    /// Returns the CPUs of a job: `job_cpus` if it names some, else the workers'. Refuses the dispatcher's CPU.
+    /// Returns the CPUs of a job: `job_cpus` if given, else the workers'. Refuses the dispatcher's CPU, and CPUs that
+    /// this process may not use.
     ///
     /// # Errors
     /// If the CPUs are unknown, or a batch must not use them.
@@ -108,7 +110,8 @@ impl AgentMonitor {
         }
     }
 
-    /// Returns the CPUs to which the workers are pinned.
+    /// Returns the CPUs to which the workers are pinned. Fails for a worker on several CPUs, because its idle core is
+    /// unknown.
     fn workers_cpus(&self) -> Result<BTreeSet<usize>, CoschedError> {
         let mut selected = BTreeSet::new();
         for worker in self.workers() {
@@ -159,7 +162,7 @@ impl AgentMonitor {
         // The first observation has no interval: counts as full load, so that the batch starts small.
         let load = since
             .map_or(1.0, |time| worked_ns as f64 / (time.as_nanos().max(1) as f64 * worker_count));
-        // Keeps one observation at or before the window's start, as its reference.
+        // Keeps one observation older than the window: its reference.
         while self.observations.len() > 1 && now.duration_since(self.observations[1].0) > WINDOW {
             self.observations.pop_front();
         }

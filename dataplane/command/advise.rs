@@ -60,7 +60,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Runs the command. Asks a node only if other options do not give all conditions.
+/// Runs the command. Captures packets of a node only if the options do not give all conditions.
 pub fn run(arguments: &Arguments) -> Outcome {
     let mut advice = arguments.advice.clone();
     let html = page_of(&advice)?;
@@ -178,7 +178,7 @@ fn select(shown: &ShowReply, id: Option<u32>) -> Result<&Pool, String> {
 /// Lets the node write packets to `file`, until it has the requested number or the longest time is over.
 ///
 /// # Errors
-/// If the node refuses, or lost too many packets for lack of room.
+/// If the node refuses, does not answer, or lost too many packets for lack of room. Also for a path that is not UTF-8.
 fn capture(
     arguments: &Arguments,
     node: &mut Connection,

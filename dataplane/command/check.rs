@@ -68,7 +68,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     ))
 }
 
-/// Key of a section, as JSON has it.
+/// Key of a configuration section, as `--keys --json` prints it. `list` is true for a list of tables. `files` holds the
+/// roles whose files may have the section.
 #[derive(Serialize)]
 struct SectionKey {
     section: &'static str,
@@ -111,7 +112,8 @@ fn text_of(section: &Section) -> String {
 
 /// Prints a summary of a spine's file.
 fn check_spine(config: &Config) -> Outcome {
-    // A spine's members are leaves, and each leaf's speed is the number of its workers.
+    // A spine's members are leaves. A leaf has an entry for each of its pools. The entry's speed is the number of the
+    // leaf's workers in that pool.
     let leaves: BTreeSet<_> = config.servers.iter().map(|leaf| leaf.ip).collect();
     let workers: f64 = config.servers.iter().map(|leaf| leaf.speed).sum();
     print(&format!(

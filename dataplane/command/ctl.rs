@@ -465,8 +465,8 @@ fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }
 
-/// Returns the change that a command requests, if any. It writes the change as text, so that one parser checks the
-/// changes of all sources.
+/// Returns the change of a node that a command requests; `None` for other commands. Formats the change as text and
+/// parses it, so that one parser checks the changes of all sources. `run` adds the key file of a new pool.
 fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error>> {
     let flag = |is_set: &bool| is_set.then_some(true);
     let text = match command {
@@ -493,13 +493,13 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
         Command::Speed { workers, speed, pool } => {
             format!("set-speed{} workers={workers} speed={speed}", with("pool", pool.as_ref()))
         }
-        // Commands of a fabric are handled before. Other commands are no changes.
+        // Queries, taps, logs and reloads. `fabric::request_of` has taken the commands of a fabric.
         _ => return Ok(None),
     };
     Ok(Some(text.parse()?))
 }
 
-/// Returns the text of a change of a pool.
+/// Returns the text of a change of a node's pool, without the key file of a new one.
 fn change_of_pool(command: &PoolCommand) -> String {
     match command {
         PoolCommand::Create { id, policy, queue, overflow, shared_workers, .. } => {
@@ -509,7 +509,7 @@ fn change_of_pool(command: &PoolCommand) -> String {
             let id = with("id", id.as_ref());
             format!("add-pool{id} policy={policy}{queue}{overflow}{shared}")
         }
-        // A controller's, but not a node's: the parser refuses it.
+        // Never reached: `fabric::request_of` sends every resize to a controller.
         PoolCommand::Resize { id, workers } => format!("resize-pool id={id} workers={workers}"),
         PoolCommand::Delete { id } => format!("remove-pool id={id}"),
         PoolCommand::Policy { id, policy } => format!("set-policy pool={id} policy={policy}"),
@@ -533,7 +533,7 @@ fn path_on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> 
     if arguments.connect.is_none() { std::path::absolute(path) } else { Ok(path.to_owned()) }
 }
 
-/// Returns the key file of a change that creates a pool.
+/// Returns the field for the key file in a change that creates a pool; `None` for other changes.
 fn key_file_of(change: &mut Change) -> Option<&mut Option<PathBuf>> {
     match change {
         Change::AddPool { key_file, .. } => Some(key_file),
@@ -542,7 +542,7 @@ fn key_file_of(change: &mut Change) -> Option<&mut Option<PathBuf>> {
     }
 }
 
-/// Returns the key file that the command names.
+/// Returns the argument `--key-file` of `pool create`, as the user wrote it.
 fn key_file_argument(arguments: &Arguments) -> Option<&Path> {
     match arguments.command() {
         Command::Pool { command: PoolCommand::Create { key_file, .. }, .. } => key_file.as_deref(),
@@ -610,11 +610,11 @@ fn wait_for_drain(
     }
 }
 
-/// Tasks of a drained worker that it has not answered.
+/// Unanswered and lost tasks of a drained worker. They tell a slow worker from one that lost its tasks.
 #[derive(Debug, PartialEq, Eq)]
 struct RemainingTasks {
     worker: u32,
-    /// Number of tasks counted as lost since the drain began.
+    /// Number of tasks written off as lost since the first look after the drain.
     lost: u64,
     /// Number of tasks in the worker's queue by its last report. Such a worker is slow.
     reported: u64,
@@ -626,12 +626,12 @@ struct RemainingTasks {
 struct DrainReport(Vec<RemainingTasks>);
 
 impl DrainReport {
-    /// Compares the workers before the drain and now.
+    /// Compares the workers at the first look after the drain with those now.
     fn of(before: &[Worker], now: &[Worker]) -> Self {
         let remaining_of = |now: &Worker| {
             let before = before.iter().find(|before| before.id == now.id)?;
-            // `held` counts the tasks of a worker on the leaf's own host exactly. Otherwise `outstanding` counts the
-            // unanswered tasks, of which the last report named `load`.
+            // `outstanding` counts the unanswered tasks, of which the last report named `load`. `held` is the exact
+            // number of tasks of a worker of the agent on the leaf's core, and 0 for other workers.
             let tasks = now.held.max(now.outstanding.max(0).cast_unsigned());
             let reported = tasks.min(now.held.max(now.load.max(0.0).ceil() as u64));
             let (lost, unreported) = (now.lost.saturating_sub(before.lost), tasks - reported);
@@ -641,7 +641,7 @@ impl DrainReport {
         Self(all.filter(|one| one.lost + one.reported + one.unreported > 0).collect())
     }
 
-    /// Iterates over the workers with unanswered tasks.
+    /// Iterates over the workers with unanswered tasks. Leaves out workers with only lost tasks, which need no wait.
     fn unanswered(&self) -> impl Iterator<Item = &RemainingTasks> {
         self.0.iter().filter(|one| one.reported + one.unreported > 0)
     }

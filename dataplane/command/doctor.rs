@@ -49,8 +49,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(if doctor::would_fail(&findings) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Checks the needs of a node, and its ports with `--probe`. `task_port` is the UDP port of tasks at a leaf or spine,
-/// whose devices must steer each reply to the right core; `None` for an agent.
+/// Checks the planned start of a node, and opens its ports with `--probe`. `task_port` is the UDP port of tasks at a
+/// leaf or spine, whose devices must steer each reply to the right core; `None` for an agent.
 fn check(config: NodeConfig<'_>, arguments: &Arguments, task_port: Option<u16>) -> Vec<Finding> {
     let mut findings = doctor::run(&doctor::Request::of(&config, &arguments.eal));
     // A start that would fail needs no probe: the findings have the reason.

@@ -113,7 +113,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// Returns the packets of a capture and the node of this configuration, ready to explain them.
+/// Returns the packets of a capture and a node of this configuration without devices, ready to explain them. `port`
+/// names the receiving port. Refuses the configuration of a controller, which schedules no packets.
 fn offline(config: &Path, capture: &Path, port: Option<&str>) -> Result<Offline, Box<dyn Error>> {
     let name = config.display();
     if ControllerConfig::is_controllers(config) {
@@ -130,7 +131,7 @@ fn offline(config: &Path, capture: &Path, port: Option<&str>) -> Result<Offline,
     Ok(Offline::new(&Config::load(config)?, capture, port)?)
 }
 
-/// Returns the request to the node: the selection of packets.
+/// Returns the request to the node: the selection of packets, and their maximum number.
 fn request(arguments: &Arguments) -> ExplainRequest {
     let Arguments { pool, worker, drops, count, .. } = *arguments;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -140,12 +141,12 @@ fn request(arguments: &Arguments) -> ExplainRequest {
     ExplainRequest { pool, worker, host, port, drops, reason, count }
 }
 
-/// Output, with counts of explained packets.
+/// Printer of explanations, with counts of explained and lost packets.
 struct ExplainOutput {
     format: Format,
     /// Number of explained packets.
     packets: u64,
-    /// Number of packets that the node could not explain for lack of room.
+    /// Number of explanations that the node lost because its queue to this client was full.
     lost: u64,
     /// Error of an output; `None` also for a reader that has closed it.
     error: Option<Box<dyn Error>>,

@@ -10,7 +10,7 @@ use super::Arguments;
 /// Source of the page of the configuration file.
 const CONFIGURATION: &str = include_str!("../../docs/reference/configuration.md");
 
-/// Writes the commands' pages into a folder.
+/// Writes a page for each command into a folder, from the definitions of the arguments.
 pub fn write(folder: &Path) -> std::io::Result<()> {
     clap_mangen::generate_to(Arguments::command(), folder)
 }
@@ -86,7 +86,7 @@ fn inline(line: &str) -> String {
     plain(&text.replace("**", "").replace('`', ""))
 }
 
-/// Escapes a line so that troff sees no requests in it.
+/// Escapes a line so that troff sees no requests in it. Prints hyphens as ASCII, so that users can copy options.
 fn plain(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-");
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }

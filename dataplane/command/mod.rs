@@ -1,5 +1,6 @@
-//! Command line of `wedjat`: one file per subcommand with its arguments and code, and their list here. The comments of
-//! the arguments are the help texts. `main` parses [`Arguments`] and calls [`run`].
+//! Command line of `wedjat`: one file per subcommand with its arguments and code, files of shared parts, and the list
+//! of subcommands here. The comments of the arguments are the help texts. `main` parses [`Arguments`] and calls
+//! [`run`].
 
 mod advise;
 mod agent;
@@ -101,7 +102,7 @@ const COMPLETIONS_EXAMPLE: &str = "Example:
   wedjat completions bash > ~/.local/share/bash-completion/completions/wedjat";
 
 impl Arguments {
-    /// Returns the options of the log; the defaults for commands that have none.
+    /// Returns the options of the log, which `main` starts before the command; the defaults for commands without them.
     pub fn logs(&self) -> logs::Logs {
         match &self.command {
             Command::Leaf(arguments) | Command::Spine(arguments) => arguments.launch.logs,

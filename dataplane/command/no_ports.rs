@@ -1,5 +1,5 @@
-//! Replacement for `ports.rs` in a build without the feature `dpdk`: no node runs. The functions have the same
-//! arguments as there.
+//! Replacement for `ports.rs` in a build without the feature `dpdk`, which cannot run a node. The functions have the
+//! same arguments as there.
 
 use std::path::PathBuf;
 

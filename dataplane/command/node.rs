@@ -1,4 +1,4 @@
-//! Choice of the node that a command reads, by its state file.
+//! Choice of the node that a command reads or changes, by its state file.
 
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,8 @@ fn running_in(folder: &Path) -> Vec<PathBuf> {
     running
 }
 
-/// Returns true if no process has this id. Returns false without /proc, where the answer is unknown.
+/// Returns true if no process has this id: a killed node's state file still says that it runs. Returns false without
+/// /proc.
 pub fn has_exited(pid: u64) -> bool {
     Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
 }

@@ -69,7 +69,8 @@ fn where_it_runs(entry: &Entry) -> String {
         if !entry.parameters_on_leaf.is_empty() {
             runs.push_str(&format!(", so that {}", entry.parameters_on_leaf));
         }
-        // A narrower condition: some of these policies also need probes, so their members cannot choose alone.
+        // A narrower condition: some of these policies also access queues directly or by probes, which reports alone do
+        // not replace.
         if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.uses_member_reports()) {
             runs.push_str("; with `reports = \"messages\"` members report as in the simulator");
         }

@@ -78,8 +78,9 @@ fn text(snapshot: &Snapshot) -> String {
     out
 }
 
-/// Formats a pool with its members. A member's drift is the load that a core has sent since the last report. A
-/// core's idle list has the members whose last report had no task.
+/// Formats a pool with its members. A member's drift is the load that a core has sent it since its last report. A
+/// core's idle list has the members estimated idle there. The line "any core may take" lists a worker once for each of
+/// its free tokens. The cores share the tokens.
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {
     let _ = writeln!(
         out,
@@ -120,8 +121,8 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
 }
 
 /// Formats the nodes of a rack without a leaf. The columns migration and stealing are the probabilities with which
-/// this node forwards a fresh task to each node, or requests one from it. The value loss is the squared error of its
-/// learner.
+/// this node forwards a fresh task to each node, or requests one from it. The value loss is the mean squared error of
+/// its critic, if its policy learns.
 fn peers_text(out: &mut String, peers: &PeersSnapshot) {
     let loss = peers.value_loss.map_or_else(String::new, |loss| format!("  value loss {loss:.3e}"));
     let _ = writeln!(out, "node {} of {} without a leaf{loss}", peers.own, peers.nodes.len());
@@ -153,7 +154,8 @@ fn queues_tasks(policy: &str) -> bool {
     Entry::named(policy).is_some_and(Entry::holds)
 }
 
-/// Formats the stalls and counters of a core. `StallTicks` is the length of a current pause without polls.
+/// Formats the current stall, the counters and the drops of a core. `StallTicks` is the length of a current pause
+/// without polls. The line `pauses` counts pauses of more than 20 us.
 fn core_text(out: &mut String, index: usize, core: &CoreSnapshot, ticks_hz: u64) {
     let count = |name: &str| core.counters.get(name).copied().unwrap_or(0);
     let polls = count(Counter::BusyPolls.name()) + count(Counter::EmptyPolls.name());

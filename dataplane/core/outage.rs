@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Time without a failure after which an outage is over.
 const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
-/// A retried failure, such as `accept` without file descriptors. The log gets one line at its start and one
+/// State of a retried failure, such as `accept` without file descriptors. The log gets one line at its start and one
 /// at its end.
 #[derive(Debug, Default)]
 pub struct Outage {

@@ -1,4 +1,5 @@
-//! Identity of the running program, for metrics and reports.
+//! Identity of the running program, for metrics and reports. Each program sets it at its start: only the crates above
+//! this one know the revision and the compiler of the build.
 
 use std::sync::OnceLock;
 
@@ -13,10 +14,11 @@ pub struct Program {
     pub rustc: &'static str,
 }
 
+/// Identity of the running program, once it is set.
 static PROGRAM: OnceLock<Program> = OnceLock::new();
 
 impl Program {
-    /// Makes this the identity of the running program. The first call counts.
+    /// Makes this the identity of the running program. Later calls have no effect.
     pub fn identify(self) {
         let _ = PROGRAM.set(self);
     }

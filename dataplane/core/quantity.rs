@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-/// Formats a number and its noun in singular or plural: `1 task`, `2 tasks`, `0 entries`.
+/// Formats a number and its noun, given in the singular: `1 task`, `2 tasks`, `0 entries`. Irregular plurals, and nouns
+/// in `ch` and `sh`, come out wrong.
 pub fn quantity<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     if count == N::from(1) {
         return format!("{count} {noun}");

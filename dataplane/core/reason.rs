@@ -1,4 +1,5 @@
-//! Drop reasons. Each reason has a counter. The table in docs/reference/drop-reasons.md is generated from the one here.
+//! Drop reasons. Each reason has a counter. The table in docs/reference/drop-reasons.md is generated from the one here:
+//! tests/tidy.rs compares them, and with `WRITE_TABLES` set writes it.
 
 /// Generates the enum, its list and its texts from one table. Each line has the description of the packet (which is
 /// also the help text), the key in reports, and the things to check.
@@ -195,8 +196,8 @@ reasons! {
 }
 
 impl DropReason {
-    /// Returns true for packets that occur on most networks and are meant for other hosts. They do not
-    /// indicate a fault of this node's traffic.
+    /// Returns true for packets that occur on most networks and are meant for other hosts. They do not indicate a fault
+    /// of this node's traffic, so the search for the cause of a port's drops leaves them out.
     #[must_use]
     pub const fn is_stray(self) -> bool {
         matches!(
@@ -210,7 +211,8 @@ impl DropReason {
         )
     }
 
-    /// Returns true if one such packet shows a fault of the configuration, whatever else the port receives.
+    /// Returns true if one such packet proves a wrong setting. The node logs it from the first packet on; other reasons
+    /// only if most of a port's packets have them.
     #[must_use]
     pub const fn is_setup_error(self) -> bool {
         matches!(self, Self::SegmentationOffload)

@@ -49,7 +49,7 @@ pub struct PortStats {
     pub xstats: BTreeMap<String, u64>,
 }
 
-/// Account of a leaf at its end.
+/// Account of a leaf or spine at its end; the ledger of an agent's account, too.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeafStats {
     /// One key for each counter and gauge (docs/reference/counters.md), and `drops`.
@@ -139,7 +139,7 @@ pub struct Manifest {
 }
 
 impl LeafStats {
-    /// Derives an account from the counters. The caller fills in the remaining fields.
+    /// Derives an account from the counters of a run of `seconds`. The caller fills in the remaining fields.
     #[must_use]
     pub fn of(totals: Totals, seconds: f64, manifest: Manifest) -> Self {
         let (received, sent) = (totals.count(Counter::RxPackets), totals.sent());
@@ -167,7 +167,7 @@ impl LeafStats {
         }
     }
 
-    /// Returns true if every ledger balances.
+    /// Returns true if every ledger balances: that of this node and that of an agent on its core.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.balanced && self.agent.as_ref().is_none_or(|agent| agent.ledger.is_balanced())
@@ -248,7 +248,7 @@ impl fmt::Display for LeafStats {
     }
 }
 
-/// Ticks that all cores of a node have within some time.
+/// Number and clock rate of a node's cores: the ticks that all of them have per second.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreTime {
     /// Number of cores.
@@ -257,9 +257,10 @@ pub struct CoreTime {
     pub ticks_hz: u64,
 }
 
-/// Formats the status line at `seconds` of the run, for the last `interval` seconds. `busy` is the fraction of the
-/// cores' time in polls that returned packets. `stalled` is the fraction without any poll, including stalls that
-/// still last. The cores were idle for the rest.
+/// Formats the status line at `seconds` of the run, for the last `interval` seconds. Its `busy` is the fraction of the
+/// cores' time in polls that returned packets. Its `stalled` is the fraction without any poll, including stalls that
+/// still last. The cores were idle for the rest. `held` is the current number of packets; `dropped` counts from the
+/// start of the run.
 #[must_use]
 pub fn line(
     seconds: f64,
@@ -292,7 +293,7 @@ pub fn line(
 
 /// Returns a warning if stalls took at least a tenth of the time of all cores in the last `interval` seconds, and at
 /// least one of them has ended. The warning has the number of ended stalls, and the duration of all, including those
-/// that still last.
+/// that still last. The node's watching thread logs a stall that lasts.
 #[must_use]
 pub fn starvation(
     before: &Totals,

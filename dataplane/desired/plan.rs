@@ -36,7 +36,7 @@ impl fmt::Display for Obstacle {
 pub struct Plan {
     /// Changes in the order in which they are made.
     pub changes: Vec<Change>,
-    /// Obstacles, in the order servers, pools, workers.
+    /// Obstacles. [`Plan::new`] orders them: servers, pools, workers.
     pub obstacles: Vec<Obstacle>,
 }
 
@@ -89,13 +89,14 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Returns the plan. New servers and pools precede the workers that need them, and removals precede new workers.
+    /// Returns the plan. New servers and pools precede the workers that need them. Removals precede new and
+    /// changed workers.
     fn plan(mut self) -> Plan {
         let (servers, pools) = (self.servers(), self.pools());
         let (removed, workers) = self.workers();
         let removed_servers = self.delta.servers.iter().map(|&ip| Change::RemoveServer { ip });
         let removed_pools = self.delta.pools.iter().map(|&id| Change::RemovePool { id });
-        // Servers and pools own workers, which leave with them.
+        // Servers and pools own workers. A removal of an owner includes its workers.
         let removed_owners = removed_servers.chain(removed_pools).collect();
         let changes = [servers, pools, removed, removed_owners, workers].concat();
         Plan { changes, obstacles: self.obstacles }
@@ -124,9 +125,10 @@ impl Planner<'_> {
     /// Returns the changes of new and changed servers.
     ///
     /// A server has one entry for each different pair of `mac` and `registers` among its `[[server]]` sections.
-    /// `AddServer` makes one entry, so a new server with several is an obstacle. Entries are compared by `registers`,
-    /// which cannot change. `MoveServer` to the same address sets the MAC address of all entries. An entry that the
-    /// desired state has no more stays until its server leaves.
+    /// `AddServer` makes one entry, so a new server with several is an obstacle. A known server can change only its MAC
+    /// address. An entry with a new value of `registers` is an obstacle. `MoveServer` to the same address sets the MAC
+    /// address of all entries, whatever their `registers`; without a `mac`, the leaf resolves it. An entry that the
+    /// desired state lacks stays until its server leaves.
     fn servers(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (ip, entries) in std::mem::take(&mut self.delta.put.servers) {

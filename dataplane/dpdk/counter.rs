@@ -1,5 +1,5 @@
 //! Clocks of a poll loop in real time, on the processor's time-stamp counter (TSC). [`Eal`] is the plain clock.
-//! [`StallCounter`] also records pauses of the core.
+//! [`StallCounter`] wraps it, and also records pauses of the core. Poll loops use the latter, alone or in `Adaptive`.
 //!
 //! A pause is a long time between two polls, because the core did not run; a stall is a pause of at least 1 ms.
 
@@ -41,7 +41,7 @@ impl StallCounter {
         self.eal.now()
     }
 
-    /// Returns the time of the last poll in ticks.
+    /// Returns the time of the last poll in ticks. `Adaptive` uses it as the current time, to save a read of the TSC.
     #[inline]
     pub(super) fn last(&self) -> u64 {
         self.last
@@ -55,7 +55,7 @@ impl StallCounter {
         self.last = if now.saturating_sub(until) < self.stall { now } else { until };
     }
 
-    /// Counts a pause before the stop request, after which no poll follows.
+    /// Counts a pause before the end of the loop. The polls of the drain record no pauses.
     #[cold]
     fn end(&mut self) {
         let now = self.now();
@@ -101,11 +101,12 @@ impl Clock for StallCounter {
         Some(now)
     }
 
-    /// Does nothing: a core on this clock polls without a pause.
+    /// Does nothing: a core on this clock polls continuously.
     #[inline(always)]
     fn polled(&mut self, _: impl FnOnce() -> Progress) {}
 
-    /// Calls `is_busy` with the time until it has returned false for `quiet`, at most for `longest`.
+    /// Polls after the end of the loop: calls `is_busy` with the time of each poll, until it has returned false for
+    /// `quiet`, and at most for `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
         self.eal.drain(quiet, longest, is_busy);
     }
@@ -128,11 +129,12 @@ impl Clock for Eal {
         if stop.load(Relaxed) { None } else { Some(self.now()) }
     }
 
-    /// Does nothing: a core on this clock polls without a pause.
+    /// Does nothing: a core on this clock polls continuously.
     #[inline(always)]
     fn polled(&mut self, _: impl FnOnce() -> Progress) {}
 
-    /// Calls `is_busy` with the time until it has returned false for `quiet`, at most for `longest`.
+    /// Polls after the end of the loop: calls `is_busy` with the time of each poll, until it has returned false for
+    /// `quiet`, and at most for `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, mut is_busy: impl FnMut(u64) -> bool) {
         let hz = u128::from(Self::ticks_hz(self));
         let ticks = |time: Duration| (time.as_nanos() * hz / 1_000_000_000) as u64;

@@ -48,7 +48,8 @@ pub(super) fn take(device: &str) -> Option<Cause> {
         .find(|&cause| pending.remove(&(device.to_owned(), cause)))
 }
 
-/// Drops the unhandled events of a device.
+/// Drops the unhandled events of a device that was closed or reset. Repeats of the handled event would otherwise
+/// withdraw the device again after its return.
 pub(super) fn forget(device: &str) {
     while take(device).is_some() {}
 }
@@ -59,7 +60,8 @@ fn note(device: &CStr, cause: Cause) {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner).insert((device, cause));
 }
 
-/// Handles an event of a bus: vfio requests that the process releases a device, or the kernel reports its removal.
+/// Records a removal that vfio requests: the process must release the device. EAL reports no hotplug events of the
+/// kernel here, because nothing calls `rte_dev_event_monitor_start`.
 unsafe extern "C" fn on_device_event(
     device: *const c_char,
     event: sys::rte_dev_event_type,
@@ -71,7 +73,7 @@ unsafe extern "C" fn on_device_event(
     }
 }
 
-/// Handles a removal or a reset request that a driver reports.
+/// Records a removal or a reset request that a driver reports.
 unsafe extern "C" fn on_port_event(
     id: u16,
     event: sys::rte_eth_event_type,

@@ -1,5 +1,6 @@
-//! Gate that keeps threads out of a device's bursts. It closes while the driver maps or unmaps memory that the
-//! bursts access. A *burst* is one call of the driver that receives or sends packets.
+//! Gate that keeps threads out of a device's bursts. It closes while the memif driver maps or unmaps the memory of
+//! packets, and while this process closes or resets a NIC. A *burst* is one call of the driver, to receive or send
+//! packets.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
@@ -10,7 +11,8 @@ use std::time::Duration;
 /// Interval of checks for a thread in the middle of a burst.
 const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Gate that polling threads pass for every burst.
+/// Gate that threads pass for every burst: all threads of a memif device, and the outlets of a NIC. The polling cores
+/// of a NIC acknowledge its removal instead (`DevicePresence`).
 #[derive(Default)]
 pub(super) struct Gate {
     /// Number of callers that currently keep it closed.
@@ -46,7 +48,7 @@ impl Gate {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` while no thread is in a burst: waits for bursts in progress, and blocks new ones.
+    /// Runs `work` while no thread is in a burst. Waits for bursts in progress. New ones return 0 at once.
     pub(super) fn while_closed(&self, work: impl FnOnce()) {
         self.closed.fetch_add(1, Relaxed);
         // Orders the store before the checks. Pairs with the fence in `Pass::burst`: either that thread reads the

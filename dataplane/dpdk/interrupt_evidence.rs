@@ -1,6 +1,6 @@
 //! Evidence that a device's receive interrupts wake a core. Some drivers accept them and never deliver one (e1000 and
 //! e1000e of DPDK 22.11 on emulated devices). So a core takes only naps, which are short sleeps, until the first
-//! interrupt has come. It does so again after a sleep that the timer ended although packets were waiting.
+//! interrupt has come. After a miss, see [`MISSES_MAX`], it takes only naps again until the next interrupt.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ impl InterruptEvidence {
         }
     }
 
-    /// Records the end of a sleep without an interrupt although packets were waiting.
+    /// Records a miss of one queue, see [`MISSES_MAX`]. Each interrupt restarts their count.
     pub(super) fn note_miss(&self) {
         let next = match self.0.load(Relaxed) {
             PROVEN => 1,
@@ -35,12 +35,13 @@ impl InterruptEvidence {
         self.0.store(next, Relaxed);
     }
 
-    /// Returns true if no miss has followed the last interrupt.
+    /// Returns true if an interrupt has come, and no miss since. Cores may then sleep longer than a nap.
     pub(super) fn is_proven(&self) -> bool {
         self.0.load(Relaxed) == PROVEN
     }
 
-    /// Returns true after [`MISSES_MAX`] misses without an interrupt.
+    /// Returns true after [`MISSES_MAX`] misses without an interrupt. The node then logs a warning. Cores go on with
+    /// naps, and look for no further misses.
     pub(super) fn is_broken(&self) -> bool {
         self.0.load(Relaxed) == MISSES_MAX
     }

@@ -27,7 +27,7 @@ pub(super) struct KernelRings {
 
 impl KernelRings {
     /// Finds the sockets of the AF_PACKET device on an interface: the packet sockets of this process bound to
-    /// it. Attaches to them the filter for packets with several datagrams ([`offloads`]), and logs a refusal.
+    /// it. Attaches to them the filter that cuts packets with several datagrams ([`offloads`]), and logs a refusal.
     pub(super) fn of(interface: &str) -> Self {
         let index = index_of(interface);
         let open = descriptors().into_iter();
@@ -42,7 +42,8 @@ impl KernelRings {
         Self { sockets, dropped: AtomicU64::new(0), interface: index }
     }
 
-    /// Finds the sockets of a new AF_XDP device: those opened by this process since the reading of `before`.
+    /// Finds the sockets of a new AF_XDP device: those opened since the caller read `before` by `xdp_sockets`.
+    /// The kernel does not tell the interface of such a socket: `getsockname` fails.
     pub(super) fn xdp_since(before: &BTreeSet<RawFd>, interface: Option<&str>) -> Self {
         let sockets = xdp_sockets().difference(before).copied().collect();
         Self { sockets, dropped: AtomicU64::new(0), interface: interface.map_or(0, index_of) }
@@ -69,7 +70,8 @@ impl KernelRings {
         }
     }
 
-    /// Returns the number of packets dropped so far. The driver of AF_XDP counts its own.
+    /// Returns the number of packets that the kernel has dropped so far because of a full ring; 0 for AF_XDP. Its
+    /// driver reports drops itself.
     pub(super) fn dropped(&self) -> u64 {
         let new: u64 = self.sockets.iter().map(|&socket| drops_since_last(socket)).sum();
         self.dropped.fetch_add(new, Relaxed) + new
@@ -129,7 +131,7 @@ fn is_bound(socket: RawFd, index: u32) -> bool {
         && u32::try_from(address.sll_ifindex) == Ok(index)
 }
 
-/// Returns the number of packets dropped since the last call.
+/// Returns the number of packets that a packet socket has dropped since the last call; 0 for other sockets.
 fn drops_since_last(socket: RawFd) -> u64 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;

@@ -42,7 +42,8 @@ pub(super) fn redirect() {
     unsafe { sys::rte_openlog_stream((stream as *mut libc::FILE).cast()) };
 }
 
-/// Harmless warnings of each normal start. No primary process shares its devices with secondary ones.
+/// Starts of the harmless warnings of each normal start. The second concerns devices that a primary process shares with
+/// secondary ones; wedjat shares none.
 const HARMLESS: [&str; 2] = [
     "TELEMETRY: No legacy callbacks",
     "rte_pmd_memif_probe(): Failed to register mp action callback: Operation not supported",
@@ -53,8 +54,8 @@ fn level_of_line(line: &str, level: log::Level) -> log::Level {
     if HARMLESS.iter().any(|start| line.starts_with(start)) { log::Level::Debug } else { level }
 }
 
-/// Logs the lines captured while EAL started. Their levels are lost. By default DPDK logs only warnings and errors, so
-/// they count as warnings, except `HARMLESS` ones.
+/// Logs the lines captured while EAL started or a device was opened. Their levels are lost. EAL starts with
+/// `--log-level warning` by default, so they count as warnings, except `HARMLESS` ones.
 pub(super) fn log_captured(text: &str) {
     for line in text.lines() {
         log::log!(target: TARGET, level_of_line(line, log::Level::Warn), "{line}");

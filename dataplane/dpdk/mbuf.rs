@@ -29,7 +29,7 @@ impl Mbuf {
         Self(mbuf)
     }
 
-    /// Appends `tail` as further segments.
+    /// Appends `tail` as further segments. Tests build segmented packets with it.
     ///
     /// # Errors
     /// Returns `tail` unchanged if the packet would have too many segments.
@@ -42,7 +42,7 @@ impl Mbuf {
         Err(tail)
     }
 
-    /// Marks the packet's checksums as verified.
+    /// Marks the IPv4 and UDP checksums as verified, so that the stages do not check them again.
     pub(super) fn set_checksums_verified(&mut self) {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         let verified = flags & !sys::WEDJAT_RX_CKSUM_MASK | sys::WEDJAT_RX_CKSUM_GOOD;
@@ -62,8 +62,8 @@ impl Mbuf {
         flags & sys::WEDJAT_RX_L4_CKSUM_MASK == sys::WEDJAT_RX_L4_CKSUM_NONE
     }
 
-    /// Removes `len` bytes from the packet's start. Returns false, without a change, if the first segment is
-    /// shorter.
+    /// Removes `len` bytes from the packet's start, as for a VLAN tag. Returns false, without a change, if the first
+    /// segment is shorter.
     pub(super) fn shorten_front(&mut self, len: u16) -> bool {
         let (offset, segment_len): (u16, u16) =
             (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
@@ -75,8 +75,8 @@ impl Mbuf {
         fits
     }
 
-    /// Adds `len` unspecified bytes before the packet's start. Returns false, without a change, if there is
-    /// no room.
+    /// Adds `len` unspecified bytes before the packet's start, as for a VLAN tag. Returns false, without a change, if
+    /// there is no room.
     pub(super) fn extend_front(&mut self, len: u16) -> bool {
         let (offset, segment_len): (u16, u16) =
             (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
@@ -95,8 +95,8 @@ impl Mbuf {
         self.set_field(sys::WEDJAT_MBUF_PKT_LEN, packet_len);
     }
 
-    /// Reads the field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants. `wrapper.h` of `wedjat-sys`
-    /// asserts the fields' widths.
+    /// Reads the field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants: the bindings' `rte_mbuf` has no
+    /// fields. `wrapper.h` of `wedjat-sys` asserts the fields' widths.
     #[inline(always)]
     fn field<T: Copy>(&self, offset: u32) -> T {
         // SAFETY: the mbuf is live. Offset and type are those of a field, as the C compiler laid it out.
@@ -174,7 +174,8 @@ impl Buf for Mbuf {
         unsafe { sys::rte_pktmbuf_linearize(self.0.as_ptr()) == 0 }
     }
 
-    /// Returns true if the IPv4 and UDP checksums are marked as verified, by the device or the port.
+    /// Returns true if the IPv4 and UDP checksums are marked as verified, by the device or the port. The port marks
+    /// trusted ones, too.
     #[inline]
     fn checksums_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);

@@ -91,7 +91,7 @@ pub struct Context {
     pub(super) node: Node<u32>,
     /// Places in use and free ones.
     pub(super) places: HeldPlaces,
-    /// True once the owner stops: all held packets are dropped.
+    /// True from [`Context::abandon`] until [`Context::release`] has dropped all held packets.
     pub(super) is_abandoned: bool,
 }
 
@@ -166,7 +166,8 @@ impl Context {
     }
 
     /// Like [`Context::process`], but passes each verdict with the packet's index in the burst to `take`, in
-    /// any order. Returns the number of packets that may have a verdict other than [`Verdict::Forward`].
+    /// any order. Returns the number of packets with a verdict other than [`Verdict::Forward`]. If it is 0, the owner
+    /// need not search for held packets.
     ///
     /// # Errors
     /// If the port does not exist, or the burst is too large. Nothing is done then.
@@ -196,8 +197,9 @@ impl Context {
 
     /// Decides like [`Context::process`], but does not change the bytes of tasks and replies. Owners that cannot write
     /// to received packets, or write them elsewhere, apply the changes themselves. `rewrites` receives the changes for
-    /// packets that proceed or wait only for their next hop. Answers are rewritten in place nevertheless, and so are
-    /// tasks that waited for a worker, by [`Context::release`].
+    /// packets that proceed or wait only for their next hop. Answers are rewritten in place nevertheless.
+    /// [`Context::release`] writes to held packets: the MAC addresses, and all changes to tasks that waited for a
+    /// worker.
     ///
     /// # Errors
     /// If the port does not exist, the burst is too large, or there is too little room. Nothing is done then.
@@ -370,7 +372,8 @@ impl Context {
     }
 
     /// Writes the next neighbour question that is due at `now` ticks to the start of `frame`; `None` if none is due.
-    /// Call it in every iteration of the owner's loop, after [`Context::release`], until it returns `None`.
+    /// Call it in every iteration of the owner's loop until it returns `None`, after [`Context::release`], which starts
+    /// questions.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; QUESTION_LEN]) -> Option<Question> {
         let question = self.node.next_question(now)?;
@@ -381,14 +384,14 @@ impl Context {
         Some(Question { port: question.port, len })
     }
 
-    /// Returns the maximum length of questions: [`QUESTION_LEN`], or less if no port has an IPv6 address.
+    /// Returns the maximum length of questions: [`QUESTION_LEN`], or that of ARP if no port has an IPv6 address.
     #[must_use]
     pub fn question_len(&self) -> usize {
         let has_v6 = self.node.stages.network().ports().iter().any(|port| port.v6.is_some());
         if has_v6 { QUESTION_LEN } else { arp::FRAME_LEN }
     }
 
-    /// Returns true if the port at this index has an IPv6 address.
+    /// Returns true if the port at this index has an IPv6 address. [`Context::decide`] then fills [`Rewrite::v6`].
     #[must_use]
     pub fn is_v6(&self, port: usize) -> bool {
         self.node.stages.network().ports().get(port).is_some_and(|port| port.v6.is_some())
@@ -408,7 +411,8 @@ impl Context {
         Some((packet, usize::from(question.port)))
     }
 
-    /// Allows or forbids this core to send tasks to a worker. The worker's own reports do not change that.
+    /// Allows or forbids this core to send tasks to a worker. The worker's own reports do not change that. An
+    /// allowed worker that is silent gets tasks only after its next report.
     ///
     /// # Errors
     /// If the worker does not exist.

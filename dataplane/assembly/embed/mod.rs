@@ -136,7 +136,8 @@ pub struct Scheduler {
     seed: u64,
     /// Conversion of ticks to nanoseconds.
     timing: Timing,
-    /// State (loads, counters, neighbours) of all cores. Its thread copies it into the file as long as this exists.
+    /// State (loads, counters, neighbours) of all cores. A thread copies it into the configured file, if any, until the
+    /// scheduler is dropped.
     table: Arc<Table>,
     /// Applies changes of the membership. Locked, because any thread may request them.
     control: Mutex<Control>,
@@ -151,15 +152,15 @@ pub struct WorkerState {
     pub pool: u16,
     /// Relative speed.
     pub speed: f64,
-    /// Presence, as registered or silent.
+    /// Presence: configured, registered, silent, unreachable or unregistered.
     pub presence: MemberPresence,
     /// True if it gets no new tasks until it is undrained.
     pub is_drained: bool,
     /// True if it gets no new tasks, and leaves once it has answered its tasks.
     pub is_leaving: bool,
-    /// Tasks in its last report.
+    /// Tasks in its last report to the core that received the most reports.
     pub load: f64,
-    /// Tasks sent to it since, by all cores.
+    /// Tasks sent to it since that report, by all cores.
     pub drift: f64,
     /// Tasks sent to it and not answered.
     pub outstanding: u64,
@@ -179,8 +180,8 @@ impl Scheduler {
     /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// If the state file cannot be created, a port has no MAC address, or no port leads to a server. If a pool has
-    /// servers of both address families, there are too many neighbours, or the clock has no ticks. Also for a
+    /// If the state file cannot be created, a port has no MAC address, or no port leads to one of the servers. If a
+    /// pool has servers of both address families, there are too many neighbours, or the clock has no ticks. Also for a
     /// configuration of a spine, or one with an agent, spines, a policy that sends probes, or servers that answer
     /// clients directly.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
@@ -308,9 +309,9 @@ impl Scheduler {
         self.table.snapshot()
     }
 
-    /// Applies a change of the membership: each context or picker adopts it at its next `release`. Returns the epoch of
-    /// the change. Allocates and frees memory, and may wait for another thread in such a call. Contexts never wait for
-    /// it.
+    /// Applies a change of the membership. Each context or picker adopts it in `release`, when that next does periodic
+    /// work. Returns the epoch of the change. Allocates and frees memory, and may wait for another thread that
+    /// changes or reads the membership. Contexts never wait for it.
     ///
     /// # Errors
     /// Reason why the change is impossible. Nothing has changed then.
@@ -318,7 +319,7 @@ impl Scheduler {
         self.control().apply(change)
     }
 
-    /// Returns the epoch up to which all contexts have adopted the changes.
+    /// Returns the epoch up to which all contexts or pickers have adopted the changes.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.control().acknowledged()
@@ -330,7 +331,7 @@ impl Scheduler {
         self.control().tend(self.timing.to_ns(now));
     }
 
-    /// Returns true after all contexts have adopted every change and nothing is leaving any more.
+    /// Returns true after all contexts or pickers have adopted every change and no worker, server or pool is leaving.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.control().is_settled()

@@ -81,7 +81,7 @@ impl PacketStore<QueuedTask> for PickerStore {
 pub struct Picker {
     /// The node, with the waiting tasks.
     node: Node<QueuedTask>,
-    /// True once the owner stops, so that all held tasks are dropped.
+    /// True from [`Picker::abandon`] until [`Picker::release`] has dropped all held tasks.
     is_abandoned: bool,
 }
 
@@ -99,6 +99,8 @@ impl Picker {
 
     /// Chooses workers at `now` ticks for up to [`BURST`] tasks of the pool with this id, in order, and writes the
     /// results to `choices`. A chosen worker's count includes the task. Tasks of an unknown pool are dropped.
+    /// The picker queues tasks with the choice `Held`, and [`Picker::release`] returns their ids later. The caller
+    /// notifies the sender of a refused task.
     ///
     /// # Errors
     /// If there are too many tasks, or fewer choices than tasks. Nothing is done then.
@@ -186,6 +188,7 @@ impl Picker {
     }
 
     /// Counts a task that the caller sent to a worker by its own choice, such as a further packet or a retry.
+    /// The worker's load then includes it.
     ///
     /// # Errors
     /// If the worker does not exist.
@@ -193,8 +196,8 @@ impl Picker {
         self.node.stages.note_sent(worker).then_some(()).ok_or(Misuse::Worker)
     }
 
-    /// Writes off tasks that a worker received and will not answer; others may take their places. Losses that
-    /// the caller does not report are detected later by missing reports.
+    /// Writes off tasks that a worker will not answer: they no longer count in its load, and other tasks may take their
+    /// places. Losses that the caller does not report are detected later by missing reports.
     ///
     /// # Errors
     /// If the worker does not exist.
@@ -215,7 +218,7 @@ impl Picker {
             self.node.stages.collect_picks();
         }
         let Some(released) = self.next_released(now) else {
-            // Nothing is left to do: publishes this core's load to the node's other cores.
+            // Nothing is left to do: exchanges loads with the node's other cores, if that is due.
             self.node.stages.exchange();
             return None;
         };
@@ -237,7 +240,7 @@ impl Picker {
         Some(ReleasedTask { id, outcome: outcome.map(|Egress { worker, .. }| worker) })
     }
 
-    /// Drops all held tasks at the end of their owner. [`Picker::release`] returns them.
+    /// Makes the next calls of [`Picker::release`] return all held tasks as dropped, before their owner ends.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }

@@ -27,8 +27,9 @@ impl Context {
     /// nothing is held. `now` is the time in ticks of the owner's clock. The call also does the periodic work that is
     /// due, and adopts changes of members and policies.
     ///
-    /// A packet is dropped if its next hop does not answer. Tasks of each pool that wait for a worker leave
-    /// in the order of their arrival at this core. A packet missing at its place counts as dropped.
+    /// A packet is dropped if its next hop does not answer, or if it must make room for a newer one. Tasks of each pool
+    /// that wait for a worker leave in the order of their arrival at this core. A packet missing at its place counts as
+    /// dropped.
     pub fn release<B: Buf>(
         &mut self,
         now: u64,
@@ -41,7 +42,7 @@ impl Context {
         }
         loop {
             let Some((place, verdict)) = self.next_released(now, held) else {
-                // Nothing is left to do: publishes this core's load to the node's other cores.
+                // Nothing is left to do: exchanges loads with the node's other cores, if that is due.
                 self.node.stages.exchange();
                 return None;
             };
@@ -56,8 +57,8 @@ impl Context {
         }
     }
 
-    /// Drops all held packets at the end of their owner. [`Context::release`] returns them as dropped, so that the
-    /// owner can free them.
+    /// Makes the next calls of [`Context::release`] return all held packets as dropped, so that the owner can free them
+    /// before it ends.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }

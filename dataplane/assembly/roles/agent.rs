@@ -4,7 +4,7 @@
 //! An agent gives the tasks of a host to its workers. A worker claims a channel of the region, memory shared with the
 //! agent, and the agent grants the claim at its next tick (100 us): the worker is then attached. The agent registers
 //! attached workers with its leaf, and sends keep-alives. A `Rig` is an agent with the far end of its port, where the
-//! test plays leaf and clients. The ledger is the accounting of packets: received ones equal those sent, consumed,
+//! test plays leaf and clients. The ledger is the accounting of packets: received ones equal those sent on, consumed,
 //! dropped and held.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,7 +45,7 @@ const POOL: u16 = 3;
 /// Maximum bytes of a task or reply.
 const PAYLOAD: usize = 100;
 
-/// Family of the agent, its leaves and clients. An IPv6 address ends with the host's IPv4 address.
+/// Address family of the agent, its leaves and clients. An IPv6 address ends with the host's IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V4,
@@ -76,7 +76,7 @@ impl Family {
         match self {
             Self::V4 => text.to_owned(),
             Self::V6 => {
-                // All hosts of the tests, in descending order: 10.0.2.1 is a prefix of 10.0.2.11.
+                // All hosts that configurations name, in descending order: 10.0.2.1 is a prefix of 10.0.2.11.
                 (0x0A00_0201..0x0A00_0210).rev().fold(text.replace("/24", "/64"), |text, host| {
                     let [old, new] = FAMILIES.map(|family| family.ip(host).to_string());
                     text.replace(&old, &new)
@@ -156,6 +156,7 @@ impl Family {
     }
 
     /// Returns the address whose MAC address the agent's frame asks for; `None` if the frame is no such question.
+    /// Checks that the question is the agent's.
     fn question_target(self, frame: &[u8]) -> Option<IpAddr> {
         match self {
             Self::V4 => {
@@ -172,7 +173,7 @@ impl Family {
         }
     }
 
-    /// Returns the answer to such a question, from the host at this MAC address.
+    /// Returns the answer to a question for a MAC address, from the host at `mac` to the agent.
     fn answer(self, question: &[u8], mac: Mac) -> Vec<u8> {
         match self {
             Self::V4 => {
@@ -212,7 +213,7 @@ impl Family {
     }
 }
 
-/// Returns the identities of workers 10, 11 and so on.
+/// Returns the identities of workers 10, 11 and so on, for links to threads.
 fn identities(workers: u16) -> Vec<WorkerIdentity> {
     (0..workers).map(|index| WorkerIdentity { id: 10 + index, pool: POOL }).collect()
 }
@@ -237,7 +238,7 @@ struct Rig {
     wire: RingPort,
     /// Pool of the agent's packet buffers.
     frames: FramePool,
-    /// Workers' ends of the region.
+    /// Region, whose channels the test claims for workers, and queue of the deaths that the test reports.
     handles: AgentHandles,
     family: Family,
     /// Time in ticks of a microsecond.
@@ -255,7 +256,7 @@ impl Rig {
         Self::of((family, policy), None, workers, queue, overflow)
     }
 
-    /// Same as [`Rig::over`], with these links to workers; `None` for workers that attach to the region.
+    /// Same as [`Rig::over`], with these links to threads; `None` for workers that attach to the region.
     fn of(
         (family, policy): (Family, &str),
         links: Option<Vec<WorkerLink<Packet<Frame>>>>,
@@ -266,7 +267,7 @@ impl Rig {
         Self::of_text(family, &text(policy, workers, queue, overflow), links)
     }
 
-    /// Creates a rig with this configuration over IPv4, which is translated to the family.
+    /// Creates a rig of this family. `text` is its configuration with IPv4 addresses.
     fn of_text(family: Family, text: &str, links: Option<Vec<WorkerLink<Packet<Frame>>>>) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
@@ -290,7 +291,7 @@ impl Rig {
         worker_end
     }
 
-    /// Delivers a frame to the agent.
+    /// Delivers a frame to the agent, which polls one tick later.
     fn send(&mut self, frame: &[u8]) {
         assert!(self.wire.send(frame));
         self.after(1);
@@ -337,7 +338,8 @@ impl Rig {
         self.agent.attach_stats().next().unwrap()
     }
 
-    /// Checks that the ledger balances and every buffer except those of held tasks is back.
+    /// Checks that the ledger balances and every buffer except those of held tasks is back. Polls first, because the
+    /// agent publishes its number of held tasks at its ticks.
     fn assert_balanced(&mut self) {
         self.after(200);
         while self.wire.receive().is_some() {}
@@ -446,7 +448,8 @@ fn times_in_the_queue_are_recorded() {
     rig.assert_balanced();
 }
 
-/// Delivers a task, which its worker completes 100 ticks later. The agent collects the answer after one more tick.
+/// Delivers a task, which the only worker completes 100 clock ticks after its arrival. The agent collects the answer
+/// after one more.
 fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
     rig.task(10, seq, &[]);
     rig.after(100);
@@ -907,7 +910,7 @@ fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     headers.map(|header| (header.code, header.src, header.qlen)).collect()
 }
 
-/// Answers the agent's ARP or neighbour discovery question for the leaf.
+/// Answers the agent's question for the leaf's MAC address, without which the agent registers no worker.
 fn find_leaf(rig: &mut Rig) {
     let question = rig.wire.receive().expect("the agent asks for the leaf's MAC address");
     assert_eq!(rig.family.question_target(question.bytes()), Some(rig.family.ip(LEAF)));
@@ -1087,7 +1090,7 @@ fn held_tasks_are_counted_at_the_end() {
     assert_eq!(rig.frames.in_use(), 0);
 }
 
-/// Returns the bytes with these changes; truncated for one `value` in 16.
+/// Returns the bytes, overwritten at these places, and truncated for one `value` in 16.
 fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) -> Vec<u8> {
     for (place, byte) in edits {
         let place = place.index(bytes.len());

@@ -3,7 +3,7 @@
 //!
 //! A leaf schedules the tasks of a rack. A `Rig` is one core of it; the test plays the client and the servers at the
 //! far ends of its ports. Pool 7 has workers 10 to 17, which are its members 0 to 7. The ledger is the accounting of
-//! packets: received ones equal those sent, consumed, dropped and held.
+//! packets: received ones equal those sent on, consumed, dropped and held.
 
 use std::sync::Arc;
 
@@ -70,7 +70,8 @@ fn server_mac(server: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + server as u8])
 }
 
-/// Leaf with two servers of four workers each (ids 10 to 17, pool 7), at the far ends of its ports.
+/// One core of a leaf or spine, and the far ends of its ports. Unless a test has its own configuration, pool 7 has
+/// workers 10 to 17 on two servers.
 struct Rig {
     leaf: Leaf<RingPort, FramePool>,
     /// Far ends of the ports.
@@ -158,7 +159,8 @@ fn rigs_on(
 }
 
 /// Returns the configuration of leaf 9 on these networks, over IPv4. Pool 7 has workers 10 to 13 on the first server,
-/// and 14 to 17 on the second. A worker is silent after 100 ms, and an incomplete task forgotten after 1 ms.
+/// and 14 to 17 on the second. The leaf excludes a registered worker after 100 ms of silence, and forgets an incomplete
+/// task after 1 ms. The pool's key is not part of the configuration: [`rigs_of`] takes it.
 fn config_text(
     &Networks { sides, registers, .. }: &Networks,
     policy: &str,
@@ -217,7 +219,8 @@ fn rigs_with_control(
 }
 
 impl Rig {
-    /// Makes changes of the membership, and polls every 100 us until the core has applied them.
+    /// Makes changes of the membership, and polls every 100 us until the core, the only one, has applied them. Then
+    /// lets the control free replaced objects and continue departures.
     fn change(&mut self, control: &mut Control, changes: &[&str]) {
         let family = self.family(CLIENTS);
         let changes = changes.iter().map(|text| family.text(text).parse().unwrap());
@@ -235,7 +238,7 @@ impl Rig {
         self.leaf.poll(self.now);
     }
 
-    /// Sends the core another policy for its first pool. The core applies it at a later poll.
+    /// Sends the core another policy for its first pool, without a control. The core applies it at its next tick.
     fn set_policy(&self, name: &str) {
         let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
         let members = dispatcher.view().members();
@@ -256,7 +259,8 @@ impl Rig {
         self.leaf.poll(self.now);
     }
 
-    /// Sends `frame` to `port`, and polls a microsecond later. Returns the packets from the port `out`.
+    /// Sends an IPv4 or ARP frame to `port`, translated to its family, and polls a microsecond later. Returns the
+    /// packets from the port `out`.
     fn through(&mut self, port: usize, frame: &[u8], out: usize) -> Vec<Frame> {
         self.send(port, frame);
         self.poll();
@@ -268,8 +272,8 @@ impl Rig {
         std::iter::from_fn(|| self.far[port].receive()).collect()
     }
 
-    /// Same as [`Rig::through`] for exactly one packet from the port `out`. Returns its addresses, its task header and
-    /// the frame. Checks its checksums.
+    /// Same as [`Rig::through`] for exactly one packet from the port `out`. Returns its addresses, translated to IPv4,
+    /// its task header and the frame. Checks its checksums.
     fn one(&mut self, port: usize, frame: &[u8], out: usize) -> (udp::Datagram, Header, Frame) {
         let mut frames = self.through(port, frame, out);
         assert_eq!(frames.len(), 1, "drops: {:?}", self.drops());
@@ -293,7 +297,8 @@ impl Rig {
         self.leaf.stages().counters().read(number)
     }
 
-    /// Returns the number of tasks sent to a member and not answered, over all cores.
+    /// Returns the number of tasks sent to a member and not answered, over all cores. On several cores it wraps below
+    /// 0 after more replies than tasks.
     fn outstanding(&mut self, member: u16) -> u32 {
         let dispatcher = self.leaf.stages_mut().dispatcher_mut(0).unwrap();
         dispatcher.view().outstanding_now(Member(member)).cast_unsigned()
@@ -557,8 +562,7 @@ fn every_refusal_is_counted_and_changes_no_load() {
     let to_other_host = Flow { dst: 0x0A00_0155, ..client_flow() };
     let to_other_port = Flow { dst_port: 53, ..client_flow() };
     // Each case has the receiving port, the expected drop reason, and the packet. 0x20 announces an extension, for
-    // which 20 bytes are too short. Byte 42 is the first of the task header: flags and
-    // code.
+    // which 20 bytes are too short. Byte 42 is the first of the task header: flags and code.
     let cases = [
         (CLIENTS, "runt", task(1)[..13].to_vec()),
         (CLIENTS, "other_mac", edit(task(1), 0, &[2, 9, 9, 9, 9, 9])),
@@ -707,8 +711,8 @@ fn surplus_replies_are_found_over_all_cores() {
     for worker in 10..18 {
         first.one(WORKERS, &reply(worker, 0), CLIENTS);
     }
-    // The surplus does not count at once: another core may have sent the tasks. The cores check a worker every 10 ms,
-    // and count a surplus after three checks.
+    // The surplus does not count at once: another core may have sent the tasks. Each core checks half of the
+    // workers for a surplus, every 10 ms, and counts it after three checks.
     for _ in 0..10 {
         first.wait(11_000_000);
         second.wait(11_000_000);
@@ -732,7 +736,7 @@ fn surplus_replies_are_found_over_all_cores() {
 #[test]
 fn overloaded_core_exchanges_after_512_packets() {
     // A core that receives more than a quarter of a burst at a poll is overloaded. It exchanges loads with the node's
-    // cores less often.
+    // other cores less often.
     let mut cores = rigs("jsq", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     // Sum of the outstanding tasks that the second core knows, after each burst of the first.
@@ -763,8 +767,8 @@ fn all_cores_doubt_a_contradicting_worker() {
     for seq in 0..8 * 8 {
         first.one(CLIENTS, &task(seq), WORKERS); // eight tasks for each of eight workers
     }
-    // Each worker reports an empty queue five times. Each core checks half of the workers. It must find the
-    // contradiction at three checks.
+    // Each worker reports an empty queue five times. Each core compares the reports of half of the workers
+    // with their tasks. It must find the contradiction at three checks.
     for _ in 0..5 {
         for worker in 10..18 {
             first.one(WORKERS, &reply(worker, 0), CLIENTS);
@@ -790,8 +794,8 @@ fn all_cores_doubt_a_contradicting_worker() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// For random packets at either port, all are accounted for and every buffer is returned. A step sends a packet of
-    /// a `kind` with a random `value`, and overwrites or truncates some of its bytes.
+    /// For random packets at either port, all are accounted for, every buffer is returned, and only gauges decrease. A
+    /// step sends a packet of a `kind` with a random `value`. It may overwrite some bytes and truncate the packet.
     // promise: input.1
     #[test]
     fn a_storm_of_mutated_packets_is_accounted_for(

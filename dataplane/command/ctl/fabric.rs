@@ -57,9 +57,9 @@ pub enum FabricRequest {
 /// Any error.
 type Error = Box<dyn std::error::Error>;
 
-/// Returns the request of a command to a controller; `None` for a request to a node. A command that both accept goes to
-/// the controller only if `is_named`: the user named a controller with --controller. The creation of a pool also goes
-/// there with --workers.
+/// Returns the request of a command to a controller; `None` for a command to a node. A command that both accept goes to
+/// the controller if `is_named`: the user gave --controller. Without --controller, `add-server` goes there with --leaf,
+/// and `pool create` with --workers. Pool commands with --agent, except `resize`, are for nodes.
 pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
     let text = match command {
         Command::Topology => return Some(Ok(FabricRequest::Topology)),
@@ -131,7 +131,8 @@ fn creation_text(command: &PoolCommand) -> String {
     text + &with("agent-policy", fabric.agent_policy.as_ref())
 }
 
-/// Returns the controller's address: a URL, its socket, or its store. The socket is beside the store.
+/// Returns the controller's address, from --controller or the environment: a URL or a socket. For the path of a store,
+/// returns the socket beside it.
 fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
     let text = arguments.controller.clone().or_else(|| std::env::var("WEDJAT_CONTROLLER").ok());
     let none = "no controller: give --controller, or set WEDJAT_CONTROLLER";
@@ -148,7 +149,7 @@ fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
     Ok(ControllerAddress::Socket(if is_socket { path } else { wedjat::admin::socket_path(&path) }))
 }
 
-/// Sends the request and prints the answer.
+/// Sends the request to the controller and prints the answer.
 pub fn run(arguments: &Arguments, request: FabricRequest) -> Outcome {
     let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
         (Some(ca), Some(certificate), Some(key)) => {
@@ -182,7 +183,8 @@ pub fn run(arguments: &Arguments, request: FabricRequest) -> Outcome {
     }
 }
 
-/// Describes whether a node follows the controller's version of the desired state.
+/// Describes whether a node has applied the controller's `version` of the desired state: its older version, or its
+/// reason for refusing. Appends the number of silent workers.
 fn node(node: Option<&Node>, version: u64) -> String {
     let Some(node) = node.filter(|node| node.connected) else { return "not connected".to_owned() };
     let mut text = if node.refuses.is_empty() {

@@ -19,12 +19,13 @@ pub struct Report<'a> {
     file: Option<ReportFile<'a>>,
     /// True if the account goes to standard output.
     to_stdout: bool,
-    /// Format of the log, which has the lines if it is JSON.
+    /// Options of the log: a JSON log has the lines, and `--quiet` suppresses those of rates.
     logs: Logs,
 }
 
 impl<'a> Report<'a> {
-    /// Creates a report to a file, `-` for standard output, or nowhere.
+    /// Creates a report whose JSON goes to a file, to standard output for `-`, or nowhere. Fails if the file cannot be
+    /// written.
     pub fn to(file: Option<&'a Path>, logs: Logs) -> Result<Self, Box<dyn Error>> {
         let to_stdout = file == Some(Path::new("-"));
         let file = file.filter(|_| !to_stdout);
@@ -42,7 +43,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Prints the account as text, or logs it in JSON.
+    /// Prints the account as text, or logs it in JSON; also with `--quiet`.
     pub fn account(&self, text: &str) {
         match self.logs.log_format {
             Format::Text => self.print_line(text),
@@ -50,7 +51,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Prints a line: to standard error if the account goes to standard output, else to standard output.
+    /// Prints a line to standard output; to standard error if standard output gets the account, which is pure JSON.
     fn print_line(&self, text: &str) {
         if self.to_stdout {
             eprintln!("{text}");
@@ -59,7 +60,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes the account as JSON to the destination of `--stats`. Returns a failure's exit code unless it is
+    /// Writes the account as JSON to the destination of `--stats`. Returns a failure's exit code unless the account is
     /// `balanced`: it has the fate of every packet.
     pub fn end(&self, account: &impl serde::Serialize, balanced: bool) -> Outcome {
         let json = serde_json::to_string_pretty(account)?;

@@ -21,7 +21,8 @@ Keys: q, Esc and Ctrl-C exit, p pauses.
 Columns: tx/s are packets received and sent on, busy is the share of time in polls that brought packets, away are workers that are
 silent or unreachable. The screen shows the worst workers: first those away, then those with the most outstanding tasks.";
 
-/// Minimum interval. Nodes copy a state of at most 1 MiB every 50 ms, so that each interval has a new copy.
+/// Minimum interval. A node copies a state of at most 1 MiB every 50 ms, so that each interval has a new copy. It
+/// copies a larger state less often.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Arguments of `wedjat top`.
@@ -49,7 +50,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// Shows the node until the user ends it, or once.
+/// Shows the node on the screen until the user ends it. With --once, prints the changes in one interval.
 pub fn run(arguments: &Arguments) -> Outcome {
     let path = arguments.node.state_file()?;
     let first = Reading::of(&path)?;
@@ -61,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     watch(arguments, &path, first)
 }
 
-/// Shows the node on the screen until the user ends it.
+/// Shows the node on the screen until the user ends it. Fails if standard output is no terminal.
 fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
     use std::io::IsTerminal;
 

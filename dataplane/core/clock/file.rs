@@ -108,7 +108,7 @@ impl fmt::Display for Node {
 }
 
 impl Node {
-    /// Returns the name as one number, never 0.
+    /// Returns the name as one number, never 0, which stands for no node.
     pub(super) fn word(self) -> u64 {
         (self.role as u64 + 1) << 32 | u64::from(self.id) << 16 | u64::from(self.core)
     }
@@ -203,7 +203,7 @@ pub struct ClockFile {
     /// The mapped file.
     region: Arc<Region>,
     pub(super) path: Arc<Path>,
-    /// Open file, for testing locks.
+    /// Open file, for testing locks, and for opening it again to lock a line.
     file: Arc<File>,
     /// Number of lines.
     nodes: usize,
@@ -348,7 +348,7 @@ impl ClockFile {
         Ok(Self::over(region, file, path, nodes))
     }
 
-    /// Claims a line for a node. The returned file holds its lock.
+    /// Claims the first free line for a node. Returns its number, and a file that holds its lock.
     pub(super) fn claim(&self) -> Result<(usize, File), ClockError> {
         let io = io_error(&self.path);
         for line in 0..self.nodes {
@@ -403,7 +403,7 @@ impl ClockFile {
         self.time[time::ENDED].load(Acquire) != 0
     }
 
-    /// Ends the run.
+    /// Marks the run as ended. The caller wakes the nodes that sleep.
     pub(super) fn end(&self) {
         self.time[time::ENDED].store(1, Release);
     }

@@ -37,7 +37,7 @@ fn node(path: &Path, node: Node, packets: u64) -> (Vec<u64>, Result<(), ClockErr
     (times, clock.ended())
 }
 
-/// Waits until the node has joined. Returns its number.
+/// Waits until the node, which another thread runs, has joined. Returns its number for the conductor.
 fn accept(conductor: &mut Conductor, node: Node) -> usize {
     loop {
         match conductor.take(node) {
@@ -95,7 +95,7 @@ fn dead_conductor_ends_its_node() {
     });
 }
 
-/// The number of a forgotten node must not reach the lines: they belong to the conductor or to other nodes.
+/// The conductor must not write to the line of a forgotten node: another node may have claimed it, as here.
 #[test]
 #[should_panic(expected = "has left for good")]
 fn forgotten_node_gets_no_turn() {

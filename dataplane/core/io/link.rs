@@ -29,7 +29,7 @@ pub fn pair<B>(depth: usize) -> (End<B>, End<B>) {
 }
 
 impl<B> End<B> {
-    /// Returns true if packets sent by this end wait for the peer end.
+    /// Returns true if packets sent by this end wait for the peer end. A closing core then polls the peer end's role.
     #[must_use]
     pub fn has_unreceived(&self) -> bool {
         !self.outgoing.borrow().is_empty()

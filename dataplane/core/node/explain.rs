@@ -28,7 +28,8 @@ use crate::wire::{arp, ether, ipv4, ipv6, ndp, udp};
 /// Capacity of a core's queue: the traffic of a few milliseconds at most.
 const RECORDS: usize = 4096;
 
-/// Contents of a packet, as far as they can be parsed, regardless of checksums.
+/// Contents of a packet, as far as they can be parsed. Does not verify the checksums of IPv4 and UDP; a neighbour
+/// message with a wrong one is an `Ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketSummary {
     /// Shorter than an Ethernet header.
@@ -41,7 +42,7 @@ pub enum PacketSummary {
     Task(Datagram<IpAddr>, Header),
     /// UDP without a task header.
     Udp(Datagram<IpAddr>),
-    /// IPv4 or IPv6 with headers that cannot be parsed further.
+    /// Other IPv4 or IPv6 packet, or one whose further headers are invalid.
     Ip {
         /// Source address.
         src: IpAddr,
@@ -50,7 +51,7 @@ pub enum PacketSummary {
         /// Payload protocol; for IPv6 the next header.
         protocol: u8,
     },
-    /// Any other EtherType.
+    /// EtherType of any other frame, or of one with a malformed ARP message or a truncated IP header.
     Other(u16),
 }
 
@@ -146,11 +147,11 @@ fn v6(address: u128) -> IpAddr {
 pub enum Moment {
     /// The packet arrived.
     Arrived,
-    /// The packet had waited for a worker or for its next hop's MAC address.
+    /// The packet had waited for a worker or for its next hop's MAC address, or found no room to wait.
     Waited,
     /// At an agent: the worker has completed the task.
     Ended,
-    /// The packet was about to leave.
+    /// The packet was about to leave, but its port rejected it.
     Leaving,
 }
 
@@ -196,7 +197,7 @@ pub enum Fate {
         /// Number of that node.
         node: u16,
     },
-    /// Turned into an answer.
+    /// Turned into an answer to its sender, for instance to an ARP question, or the refusal of a task.
     Answered,
     /// Consumed.
     Consumed,
@@ -205,7 +206,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Returns the id of the worker, if the outcome contains one.
+    /// Returns the id of the worker, if the outcome contains one. `Given` has a member instead.
     #[must_use]
     pub fn worker(self) -> Option<u16> {
         match self {
@@ -246,7 +247,8 @@ impl PoolBeliefs {
     }
 }
 
-/// Record of one packet: outcome and reason.
+/// Record of one outcome of a packet, with the load estimates that led to it. A packet that waits, or that its port
+/// rejects after the decision, has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Start of the poll, in ticks of the core's clock.
@@ -261,7 +263,7 @@ pub struct Record {
     pub moment: Moment,
     /// Outcome.
     pub fate: Fate,
-    /// Id of the worker that it goes to or comes from.
+    /// Id of the worker that it goes to or comes from. For a message other than a task or reply: the sender's id.
     pub worker: Option<u16>,
     /// True if the worker was taken from the idle list.
     pub idle: bool,
@@ -327,11 +329,11 @@ impl Records {
 /// Filter of packets; the default accepts all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Receiving ports, one bit each; 0 accepts all.
+    /// Receiving ports, one bit each; 0 accepts all. A packet whose receiving port is no longer known passes.
     pub ports: u32,
     /// Pool in the task header.
     pub pool: Option<u16>,
-    /// Worker that tasks go to, or that packets come from.
+    /// Worker that a packet goes to or comes from, as in [`Record::worker`].
     pub worker: Option<u16>,
     /// Source or destination address, or an address in a neighbour message.
     pub host: Option<IpAddr>,
@@ -383,7 +385,7 @@ pub struct Explainer {
 }
 
 impl Explainer {
-    /// Records the first `count` packets that pass the filter.
+    /// Creates a recorder of the first `count` outcomes that pass the filter.
     #[must_use]
     pub fn new(filter: Filter, count: u64, records: Arc<Records>) -> Box<Self> {
         Box::new(Self {
@@ -397,7 +399,7 @@ impl Explainer {
         })
     }
 
-    /// Returns true once all requested packets are recorded.
+    /// Returns true once all requested records are made. The core then stops explaining.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.remaining == 0
@@ -432,18 +434,18 @@ impl Explainer {
         });
     }
 
-    /// Returns the pool in the header of the packet under decision.
+    /// Returns the pool in the header of the packet under decision. `None` without a header or without a draft.
     #[must_use]
     pub fn pool(&self) -> Option<u16> {
         self.draft.seen.header().filter(|_| self.is_drafted).map(|header| header.pool)
     }
 
-    /// Discards the record of a packet without an outcome.
+    /// Discards the draft of a packet without an outcome: a task that continues to wait.
     pub fn forget(&mut self) {
         self.is_drafted = false;
     }
 
-    /// Sets the worker of the packet under decision.
+    /// Sets the worker of the packet under decision, for an outcome that lacks the worker's id.
     pub fn name_worker(&mut self, worker: Option<u16>) {
         self.draft.worker = worker;
     }
@@ -455,7 +457,7 @@ impl Explainer {
             return;
         }
         (self.draft.moment, self.draft.fate) = (moment, fate);
-        // A message other than a task comes from a worker.
+        // Any other message names its sender: a worker, or the leaf or peer that sent it.
         let message = self.draft.seen.header().filter(|header| !header.code.carries_task());
         let sender = message.map(|header| header.src);
         self.draft.worker = self.draft.worker.or(fate.worker()).or(sender);
@@ -470,6 +472,7 @@ impl Explainer {
     }
 
     /// Same as [`Explainer::settle`], at a leaf or spine with these stages, which have rewritten the packet in `frame`.
+    /// Also records how the worker of a task was chosen.
     pub fn settle_at(&mut self, stages: &Stages, moment: Moment, fate: Fate, frame: &[u8]) {
         // The decision counts a continuation packet.
         let follows = stages.counters().read(Counter::Continuations) != self.continuations;
@@ -492,14 +495,14 @@ impl Explainer {
         });
     }
 
-    /// Returns true, once, if the decision already recorded the released packet.
+    /// Returns true, once, if the decision already recorded the released packet. The release then makes no record.
     pub fn take_explained(&mut self) -> bool {
         std::mem::take(&mut self.is_recorded)
     }
 
     /// Records packets that the device of a port rejected for `reason`.
     pub fn unsent<B: Buf>(&mut self, port: usize, packets: &[B], reason: DropReason) {
-        // Time of the last recorded packet: rejected packets have none of their own.
+        // Time of the last drafted packet: rejected packets have none of their own.
         let now = self.draft.ticks;
         for packet in packets {
             self.draft(None, now, packet.bytes(), |_| None);

@@ -1,5 +1,5 @@
-//! Counts of packets dropped on arrival, by port and reason. The module `run` derives hints about the cause
-//! from them. A *spoofed* reply names a worker but comes from another host than the worker's server.
+//! Counts of packets dropped on arrival, by port and reason. The node's watching thread reads them and logs the likely
+//! cause, such as a wrong setup. A *spoofed* reply names a worker but comes from another host than the worker's server.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct SpoofedReply {
     pub worker: u16,
 }
 
-/// Drops of one core, readable by other threads.
+/// Packets dropped on arrival by one core, readable by other threads.
 #[derive(Clone, Debug)]
 pub struct Refusals {
     /// Counts by port and reason. The core is the only writer.

@@ -22,7 +22,8 @@ impl Timing {
         self.ticks_hz / 500
     }
 
-    /// Minimum time between two questions for the MAC address of one neighbour, in milliseconds.
+    /// Interval of the regular questions for the MAC address of one neighbour, in milliseconds. Packets that arrive for
+    /// it cause additional ones.
     pub(crate) const QUESTION_INTERVAL_MS: u64 = 200;
 
     /// Returns the interval at which a node asks for unknown MAC addresses of its servers and spines, also if no packet

@@ -14,7 +14,7 @@
 //! otherwise ignored ([`Refusal`]).
 //!
 //! Deviations from the released program: the counters in a heartbeat belong to the period that it ends. Loads use the
-//! current queues instead of values smoothed over polls. So a node requests a task as soon as it has none. Nodes may
+//! current queues instead of values smoothed over polls. So a node requests a task as soon as none waits. Nodes may
 //! leave and return.
 
 mod consensus;
@@ -46,7 +46,8 @@ pub const SILENT_BEATS: u64 = 10;
 pub const CONSENSUS_BEATS: u64 = 2000;
 /// Largest accepted number of waiting tasks, or of events per beat.
 const COUNT_MAX: u32 = 1 << 20;
-/// Maximum number of a heartbeat: 89 years at 10 us a beat. A joining node adopts a peer's number and counts on from it.
+/// Maximum number of a heartbeat: 89 years at 10 us a beat. It limits the number that a joining node adopts and counts
+/// on from.
 const BEAT_MAX: u64 = 1 << 48;
 /// Stream of random numbers for a node's decisions.
 const DECISIONS: usize = 0;
@@ -237,7 +238,8 @@ impl Peers {
         if node == self.settings.own { self.own.waiting() } else { self.nodes[node].waiting }
     }
 
-    /// Returns the destination of a fresh client task, or `None` if it stays. Tasks from peers always stay.
+    /// Returns the destination of a fresh client task and counts the migration, or `None` if the task stays. A task
+    /// from a peer always stays: the caller does not ask.
     #[inline]
     pub fn destination(&mut self) -> Option<usize> {
         let own = self.settings.own;
@@ -264,7 +266,7 @@ impl Peers {
         Some(node)
     }
 
-    /// Returns the node with the fewest tasks: this one if it is among them, else a random one.
+    /// Returns the node with the fewest waiting tasks. On a tie, this node if it is among them, else a random one.
     fn shortest(&mut self) -> usize {
         let own = self.settings.own;
         let (mut best, mut least, mut ties) = (own, self.own.waiting(), 0);
@@ -284,7 +286,7 @@ impl Peers {
         best
     }
 
-    /// Returns the less loaded of two different nodes. On a tie, this node or the first one.
+    /// Returns the one of two random nodes with fewer waiting tasks. On a tie, this node, else the first one.
     fn two_choices(&mut self) -> usize {
         let count = self.live.len() + 1;
         let first = self.below(count);
@@ -390,7 +392,7 @@ impl Peers {
     pub fn beat(&mut self, now_ns: u64) -> Heartbeat {
         self.number += 1;
         self.totals.beats += 1;
-        // Missed beats are skipped.
+        // Skips missed beats: they have no number and no heartbeat.
         let beat_ns = self.settings.beat_ns.max(1);
         let missed = now_ns.saturating_sub(self.next_beat_ns) / beat_ns;
         self.next_beat_ns += (missed + 1) * beat_ns;
@@ -487,7 +489,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Checks the sender of a message and returns its index.
+    /// Checks the claimed sender of any peer message and returns its index. The caller checks the addresses.
     ///
     /// # Errors
     /// Reason why the message is refused and counted.

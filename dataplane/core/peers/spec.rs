@@ -1,5 +1,6 @@
 //! Policies of nodes without a leaf, by their names in configurations and on command lines: `rsteal`,
-//! `malcolm(steal=off)`.
+//! `malcolm(steal=off)`. To *forward* a task is to send a fresh one to another node (migration). To *request* a task is
+//! to ask another node for a waiting one (stealing).
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +12,16 @@ use crate::nearest::did_you_mean;
 /// Policy by which a node forwards and requests tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PeerPolicy {
-    /// Two learned policies (Malcolm, POMACS 2022).
+    /// Two learned policies (Malcolm, POMACS 2022): for the destination of a fresh task, and for the node to request a
+    /// task from.
     Malcolm(LearnedOptions),
-    /// The same two policies with their random initial parameters.
+    /// The same two policies with their random initial parameters, without learning.
     Frozen(LearnedOptions),
     /// Keeps all tasks, and asks a random node when idle.
     RandomSteal,
     /// The node with the fewest waiting tasks.
     Shortest,
-    /// The less loaded of two random nodes.
+    /// The one of two random nodes with fewer waiting tasks.
     TwoChoices,
     /// This node if it has fewer waiting tasks than the number, else any other such node, else any node.
     Below(u32),
@@ -34,9 +36,9 @@ pub struct LearnedOptions {
     pub steals: bool,
     /// True to forward tasks.
     pub migrates: bool,
-    /// Definition of the utility.
+    /// Definition of the reward's utility: decrease of the imbalance between the nodes, or negative imbalance.
     pub utility: Utility,
-    /// True for a plain gradient step per beat instead of AdamW.
+    /// True for a plain gradient step per beat (interval between heartbeats) instead of AdamW.
     pub sgd: bool,
     /// Beats per AdamW step.
     pub batch: u32,
@@ -44,7 +46,7 @@ pub struct LearnedOptions {
     pub lambda: f32,
     /// Learning rate of the critic.
     pub critic_rate: f32,
-    /// Learning rate of both policies.
+    /// Learning rate of both policies, for forwarding and for requests.
     pub actor_rate: f32,
     /// Divisor of a node's load. The load is the waiting work, divided by `slots` and by the number of tasks that the
     /// node's workers can serve at the same time. The released program has 64 slots.
@@ -118,7 +120,8 @@ impl PeerPolicy {
         }
     }
 
-    /// Returns the divisor of a node's load, see [`LearnedOptions::slots`].
+    /// Returns the divisor of a node's load, see [`LearnedOptions::slots`]. All nodes publish their loads, under every
+    /// policy.
     #[must_use]
     pub fn slots(&self) -> u32 {
         match self {

@@ -52,7 +52,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Creates candidates.
+    /// Creates candidates. Panics if there are more members than a policy may probe.
     pub fn new(basis: SelectionBasis, members: impl IntoIterator<Item = Member>) -> Self {
         Self { basis, members: members.into_iter().collect() }
     }
@@ -64,9 +64,9 @@ impl Candidates {
     }
 }
 
-/// Returns the next idle member, for policies that prefer idle members: the last one on this core's idle list. Empty
-/// candidates stand for an idle member on no core's list; any core may take it by its token in shared memory. `None`
-/// without idle members.
+/// Returns the idle member that a policy with a preference for idle members takes next: the last one on this core's
+/// idle list. If the list is empty, another core may have released an idle member to all cores by a token in shared
+/// memory. Empty candidates stand for such a member. `None` without idle members.
 pub(super) fn next_idle(view: &View) -> Option<Candidates> {
     let last = view.idle().len().checked_sub(1).map(|last| view.idle().at(last));
     let has_token = view
@@ -81,7 +81,7 @@ pub(super) fn next_shared_idle(view: &View) -> Option<Candidates> {
     next_idle(view).filter(|_| view.shares_idle())
 }
 
-/// Estimated state of one member.
+/// State of one member as one core knows or estimates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberEstimate {
     /// The member.
@@ -105,7 +105,7 @@ pub struct Beliefs {
     pub basis: SelectionBasis,
     /// Number of tasks in the pool's queue, and the maximum.
     pub queue: (usize, usize),
-    /// Maximum number of tasks at a member, under a policy with a central queue.
+    /// Maximum number of tasks at a member; `None` if the policy has no bound. Central queues and `eft` have one.
     pub bound: Option<usize>,
     /// Number of members that the policy may choose.
     pub active: usize,

@@ -1,6 +1,6 @@
 //! Measured conditions of a pool: the work of a task, the round trip without service, and rates of arrivals. Policies
-//! need no configuration for them; `eft` and `scd` use them. The *work* of a task is its service time at a member of
-//! rate 1. A member of rate 2 serves it in half that time.
+//! need no configuration for them. `eft` uses them, and `scd` with `unseen=measured`. The *work* of a task is its
+//! service time at a member of rate 1. A member of rate 2 serves it in half that time.
 //!
 //! One task at a time is *marked*: its reply measures the round trip. A worker serves in order, so the reply to the
 //! marked task follows the replies to this dispatcher's earlier tasks there. A task may also wait at its worker, so the
@@ -73,7 +73,8 @@ pub(super) struct Conditions {
     rate_window_start_ns: u64,
     /// Number of other dispatchers' tasks at each member, as last reported.
     remote: Vec<u32>,
-    /// Number of other dispatchers whose tasks only reports show; 0 if all cores exchange their counts.
+    /// Number of other dispatchers whose tasks only the members' reports show. 0 if all cores exchange their counts, as
+    /// on a node; only simulators have independent dispatchers.
     unshared_dispatchers: usize,
 }
 
@@ -111,7 +112,7 @@ impl Conditions {
         self.remote.resize(view.members(), 0);
     }
 
-    /// Records a run of picks, each already counted as sent: their number, and a marked task if there is none.
+    /// Records a run of picks, which the caller has counted as sent. Marks the last task if no task is marked.
     #[inline]
     pub(super) fn note_picks(&mut self, picks: &[Option<Pick>], view: &View) {
         let now_ns = view.now_ns();
@@ -135,7 +136,7 @@ impl Conditions {
         }
     }
 
-    /// Ends a rate window.
+    /// Ends a rate window: updates both rates by its arrivals.
     #[cold]
     fn end_rate_window(&mut self, now_ns: u64) {
         let elapsed = (now_ns - self.rate_window_start_ns) as f64;
@@ -203,12 +204,13 @@ impl Conditions {
         Some(trip)
     }
 
-    /// Forgets the marked task if it was at this member, whose tasks were recounted.
+    /// Forgets the marked task if it was at this member. The member's outstanding tasks were corrected, so the number
+    /// of replies before that of the marked task is wrong.
     pub(super) fn forget(&mut self, member: Member) {
         self.mark = self.mark.filter(|mark| mark.member != member);
     }
 
-    /// Forgets a marked task whose reply takes too long.
+    /// Forgets a marked task whose reply takes too long: it may be lost, and would block further measurements.
     pub(super) fn on_tick(&mut self, now_ns: u64) {
         self.mark = self.mark.filter(|mark| now_ns.saturating_sub(mark.sent_ns) < MARK_MOST_NS);
     }
@@ -250,7 +252,7 @@ impl Conditions {
         (self.rate_windows > 1 && rates > 0.0).then(|| self.own_rate * self.work_ns / rates)
     }
 
-    /// Returns true if the dispatcher's queue has at least one task per member.
+    /// Returns true if the dispatcher's queue has at least one task for each of `members` members.
     #[inline]
     pub(super) fn is_backlogged(&self, members: usize) -> bool {
         self.queued > 0 && self.queued >= members

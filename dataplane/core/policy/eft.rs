@@ -16,9 +16,9 @@
 //! Without configured speeds, the policy learns rates from the members' service times. Only a difference far beyond
 //! chance changes a rate. Equal members thus stay in one class.
 //!
-//! In production a core does not know other leaves, so only cores of one leaf occur there. Lost tasks are found by the
-//! silence of members and by their reports ([`super::silence`]). Other policies find them by the least number of tasks
-//! in flight. At members that are busy over a long round trip this number is never 0.
+//! Only simulators have independent dispatchers: the cores of a leaf exchange counts and know no other leaves. The
+//! policy finds lost tasks by the silence of members and by their reports ([`super::silence`]). Other policies find
+//! them by the least number of tasks in flight. At members that are busy over a long round trip this number is never 0.
 
 use arrayvec::ArrayVec;
 use rand::Rng as _;
@@ -127,14 +127,14 @@ impl MemberService {
     }
 }
 
-/// Rates of members without configured speeds.
+/// Rates of members without configured speeds, learned from their service times.
 #[derive(Clone, Debug, Default)]
 struct LearnedRates {
     /// True if all configured speeds are equal. The policy then learns rates.
     is_used: bool,
     /// Service time of each member.
     services: Vec<MemberService>,
-    /// Rate of each member: 1 until it differs.
+    /// Rate of each member, rounded; 1 until a first update.
     rates: Vec<f64>,
 }
 
@@ -196,7 +196,7 @@ pub struct Eft {
     silence: Box<SilenceChecks>,
     /// Time at which a silence check last found a change of the counts, by member.
     touched_ns: Vec<u64>,
-    /// Service times, from which the silence checks derive their limits.
+    /// Service times and round trips, from which the silence checks derive their limits.
     measured: MemberStatistics,
     /// Number of replies in the window of the longest service time.
     window_replies: usize,
@@ -224,7 +224,7 @@ impl Eft {
         }
     }
 
-    /// Returns the largest bound on a member's tasks; `None` if some members have none.
+    /// Returns the largest bound on a member's tasks over all rates; `None` if some members have none.
     #[must_use]
     pub fn bound(&self) -> Option<usize> {
         self.ranks.bound()
@@ -263,7 +263,7 @@ impl Eft {
     }
 
     /// Picks the members with the least times, for tasks of a run. `waiting` is the number of tasks in the
-    /// dispatcher's queue. Without `HOLDS`, no member is ever full.
+    /// dispatcher's queue. Without `HOLDS`, no member is ever full, and the compiler omits the check for full members.
     #[inline(always)]
     fn pick_some<const HOLDS: bool>(
         ranks: &mut SpeedRanks,
@@ -274,8 +274,8 @@ impl Eft {
     ) {
         while !picks.is_empty() {
             let Some(mut front) = ranks.open_class() else { break };
-            // Leaves the tasks to the full members if these end them sooner. Members that these picks fill cannot
-            // change that: their tasks take longer than a task at the front.
+            // Leaves the tasks to the full members if these end them sooner. One check suffices for the whole front: a
+            // member that these picks fill has a later time than the front, so it does not make the condition true.
             if HOLDS && Self::is_sooner_at_full(ranks, waiting) {
                 break;
             }
@@ -303,6 +303,7 @@ impl Eft {
     }
 
     /// Picks members so that their queues reach a common level, with `unseen` unreported tasks of other dispatchers.
+    /// Otherwise all dispatchers would send to the same shortest queue.
     #[inline(never)]
     fn pick_levels(&mut self, picks: Picks<'_>, unseen: f64, view: &View, rng: &mut Rng) {
         for pick in picks {
@@ -423,10 +424,11 @@ impl Eft {
         }
     }
 
-    /// Ends a window of replies: compares the members' service times.
+    /// Ends a window of replies: ages the longest service time, and compares the members' service times.
     #[cold]
     fn end_window(&mut self, view: &View) {
         self.window_replies = 0;
+        // The numbers of members and cores and the bound affect only the utilisation, which this policy does not use.
         self.measured.end_window(view.now_ns(), view.active().len().max(1), 1, 1);
         let (work_ns, variation) = self.conditions.work();
         if self.learned.is_used && self.learned.update(work_ns, variation) {
@@ -434,10 +436,11 @@ impl Eft {
         }
     }
 
-    /// Writes off the tasks of members that are silent because their tasks were lost.
+    /// Writes off lost tasks: all tasks of a member that is silent for too long, and tasks that its reports *deny* (do
+    /// not count a round trip after the sending).
     fn check_silence(&mut self, view: &mut View) {
         let (measured, now_ns) = (&self.measured, view.now_ns());
-        // Reports may deny as many tasks as a member can hold.
+        // Maximum number of tasks that reports may deny: as many as a member can hold.
         let denials = self.ranks.bound().unwrap_or(BOUND_MOST.into());
         let limits = |silence: &SilenceChecks| silence.limits(measured, denials);
         let Some(limits) = self.silence.due(now_ns, limits) else { return };
@@ -464,7 +467,7 @@ impl Default for Eft {
     }
 }
 
-/// Fills a table with the expected number of tasks left, of each number, after `trips` mean service times.
+/// Fills a table with e(q) at index q: the expected number of q tasks that are left after `trips` mean service times.
 fn fill(table: &mut [f64], trips: f64) {
     // One more task adds the probability that at most `count` tasks have ended. Their number has a Poisson
     // distribution, with mean `trips`. `chance` is the probability of exactly `count`, `fewer` that of at most `count`,
@@ -480,8 +483,9 @@ fn fill(table: &mut [f64], trips: f64) {
 
 /// Returns the least bound with which members keep most of their idle time at this load.
 ///
-/// While tasks wait, a member idles only while all its k places are round trips. By Erlang's loss formula this is a
-/// fraction B of the time ([`MemberStatistics::bound`] explains it). The loop computes B(k) from B(k - 1).
+/// A member with bound k has k places. While tasks wait, each place holds a task at the member or one on its round
+/// trip. The member idles only while all places are on round trips. By Erlang's loss formula this is a fraction B of
+/// the time ([`MemberStatistics::bound`] explains it). The loop computes B(k), in `idle`, from B(k - 1).
 fn bound(trips: f64, load: f64) -> u16 {
     let mut idle = 1.0;
     for places in 1..=BOUND_MOST {
@@ -512,7 +516,7 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
-    /// Counts a task that was sent to a member without a pick.
+    /// Adds a task that the caller sent to a member without a pick to the member's queue in the order.
     fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
     }
@@ -530,7 +534,7 @@ impl Policy for Eft {
         surplus
     }
 
-    /// Processes a report without a reply. It measures nothing.
+    /// Processes a report without a reply. It measures nothing, and does not end a silence.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         self.silence.reported(report.member);
@@ -543,7 +547,8 @@ impl Policy for Eft {
         self.ranks.set(member, view.outstanding(member));
     }
 
-    /// Moves the member to the position of its current tasks. A marked task there may have been written off.
+    /// Moves the member to the position of its current tasks after the caller corrected them. A marked task there may
+    /// have been written off.
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.silence.recounted(member);
         self.conditions.forget(member);

@@ -51,8 +51,8 @@ pub struct Horus;
 #[inline(always)]
 fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
-    // If each idle member belongs to one core: takes this core's, then those that another core released. Tasks remain
-    // only once this core's list is empty.
+    // On a node with several cores each idle member belongs to one core: takes this core's, then those that another
+    // core released. Tasks remain only once this core's list is empty, so the loop over `idle` below is empty, too.
     let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
     view.picks.idle += taken as u64;
     let (picks, count) = (&mut picks[taken..], count - taken);
@@ -70,7 +70,7 @@ fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     }
 }
 
-/// Returns an idle member, or the two members that the next pick draws. `wedjat explain` shows them.
+/// Returns an idle member, or the two members that the next pick draws with this `rng`. `wedjat explain` shows them.
 fn candidates(view: &View, rng: &mut Rng) -> Candidates {
     let drawn = |rng: &mut Rng| {
         let pair = sample_two(view.active(), rng);
@@ -145,8 +145,8 @@ impl Policy for Horus {
     }
 }
 
-/// Processes the reports of replies; each ends its member's drift. Returns the number of replies from members
-/// without outstanding tasks.
+/// Processes the reports of replies. Each sets its member's drift to 0, even if tasks are still in flight, as Horus
+/// does. Returns the number of replies from members without outstanding tasks.
 #[inline(always)]
 fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
     let mut surplus = 0;
@@ -194,15 +194,16 @@ impl Policy for HorusInflight {
         surplus
     }
 
-    /// Adds this core's share of the idle members to its list, after a start or a change of members.
+    /// Adds this core's share of the idle members to its list, after a start or a change of members. Makes room for the
+    /// loss detection of each member.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
         share_idle(caller, view);
     }
 }
 
-/// Processes a report without forgetting tasks in flight. `watch` writes off lost ones: as many as are in flight at
-/// each of 64 consecutive replies.
+/// Processes a report without forgetting tasks in flight. `watch` writes off lost ones: the smallest number in flight
+/// at 64 consecutive reports, because lost tasks stay in flight for ever.
 #[inline(always)]
 fn keep_in_flight(report: &Report, watch: &mut LossWatch<'_>, parts: &mut Parts<'_>) {
     let in_flight = watch.keep_in_flight(parts.states.of(report.member), report.load);

@@ -54,13 +54,13 @@ pub struct HorusSpine {
     shares: Shares,
     /// True to choose racks in proportion to their workers.
     weighted: bool,
-    /// Racks in proportion to their workers.
+    /// Table for draws of active racks in proportion to their workers.
     by_size: Alias,
-    /// Number of workers of the largest rack.
+    /// Number of workers of the largest active rack.
     largest: f64,
 }
 
-/// Increase of each rack's average load per task: 1/workers, by rack.
+/// Increase of each rack's average load per task: 1/workers, by rack. Stored, so that a pick does not divide.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares(Vec<Load>);
 
@@ -73,7 +73,7 @@ impl Shares {
         self.0.extend(racks.map(share));
     }
 
-    /// Returns the increases of the first `racks` racks.
+    /// Returns the increases of the first `racks` racks. A loop's bounds checks then need only this length.
     #[inline(always)]
     pub(super) fn all(&self, racks: usize) -> &[Load] {
         &self.0[..racks]
@@ -86,7 +86,7 @@ impl Shares {
     }
 }
 
-/// Marks racks without any signal and without outstanding tasks as idle. A leaf starts with idle workers, and
+/// Marks racks without any load report and without outstanding tasks as idle. A leaf starts with idle workers, and
 /// signals their first change.
 pub(super) fn offer_unreported(view: &mut View) {
     for place in 0..view.active().len() {
@@ -140,8 +140,8 @@ impl HorusSpine {
         parts.picks.idle += picks.len() as u64;
     }
 
-    /// Picks the better of two racks, drawn uniformly or by size. Draws all pairs before it reads the first,
-    /// like Horus at a leaf.
+    /// Picks the better of two racks, drawn uniformly or by size. Draws by size may return the same rack twice. Draws
+    /// all pairs before it reads the first, like Horus at a leaf.
     #[inline(never)]
     fn of_two_run(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         let mut pairs = [(Member(0), Member(0)); BURST];
@@ -185,8 +185,8 @@ impl HorusSpine {
 }
 
 impl Policy for HorusSpine {
-    /// Picks idle racks if there are any, else the better of two racks. Without weights, picks a random one of one or two
-    /// racks.
+    /// Picks idle racks if there are any, else the better of two racks. Without weights and with at most two racks,
+    /// picks a random one instead.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let mut parts = view.parts();
@@ -203,10 +203,11 @@ impl Policy for HorusSpine {
         }
     }
 
-    /// Returns the racks that the next pick draws, if no rack is idle.
+    /// Returns the racks that the next pick draws. If racks are idle, returns an empty list, which stands for any of
+    /// these.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         if !view.idle().is_empty() {
-            return Candidates::new(SelectionBasis::Idle, []); // any of them
+            return Candidates::new(SelectionBasis::Idle, []);
         }
         let active = view.active();
         let pair = match (self.weighted, active.len()) {

@@ -29,7 +29,7 @@ pub const ENTRY: Entry = Entry {
     )
 };
 
-/// Picks the rack with the shortest queues.
+/// Policy of the rack with the fewest tasks per worker.
 #[derive(Clone, Debug, Default)]
 pub struct JsqSpine {
     /// Increase of each rack's average load per task: 1/workers.
@@ -61,7 +61,8 @@ impl Policy for JsqSpine {
         for pick in picks.iter_mut().take(tasks.len()) {
             *pick = shortest(&parts, rng).map(|member| {
                 parts.states.of(member).sent_share(self.shares.of(member));
-                // The header tells the leaf whether its rack was known to be idle.
+                // The header carries this flag to the leaf. A flag that contradicts the leaf's last idleness signal
+                // shows that the signal may be lost. The leaf then repeats it.
                 let idle = parts.idle.contains(member);
                 parts.picks.idle += u64::from(idle);
                 Pick { member, idle }

@@ -59,9 +59,9 @@ struct History {
     recent: MovingWindow,
     /// Moving average of its processing time, under [`Window::Ewma`].
     ewma_ns: f64,
-    /// Time since which it owes an answer, or time of its last answer.
+    /// Time since which it owes an answer, or time of its last report.
     touched_ns: u64,
-    /// True if its last answer had no processing time.
+    /// True if its last report had no processing time.
     no_time: bool,
     /// True if the policy may choose the member.
     active: bool,
@@ -75,7 +75,7 @@ impl History {
     }
 }
 
-/// The paper's parameters, as they follow from the load.
+/// The paper's parameters, which depend on the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Plan {
     /// The paper's eps: allowed relative error of a measured rate.
@@ -106,7 +106,7 @@ pub struct Learner {
     next_benchmark_ns: u64,
     /// Last arrivals; only their number and times matter.
     arrivals: MovingWindow,
-    /// Arrivals since the last tick, whose time they get.
+    /// Arrivals since the last tick. They count as arrived at the time of that tick.
     arrived: u64,
     /// Measurements of each member.
     members: Vec<History>,
@@ -168,7 +168,8 @@ impl Learner {
         }
     }
 
-    /// Records a member's answer. Only a reported processing time measures its speed.
+    /// Records a member's report: of an answer, a benchmark task or a keep-alive. Only a reported processing time
+    /// measures the member's speed.
     #[inline]
     pub fn on_reply(&mut self, report: &Report) {
         let history = &mut self.members[report.member.index()];
@@ -190,7 +191,8 @@ impl Learner {
         history.recent.add(now_ns, 1, u64::from(report.service_ns), window);
     }
 
-    /// Advances the time. Returns true if the rates in the view changed.
+    /// Advances the time, requests the benchmark tasks that are due, and estimates the rates once per period. Returns
+    /// true after an estimate, which sets the rates in the view.
     pub fn on_tick(&mut self, view: &mut View, rng: &mut Rng) -> bool {
         let now_ns = view.now_ns();
         if self.now_ns == 0 {
@@ -213,7 +215,7 @@ impl Learner {
         learned
     }
 
-    /// Starts the measurements. The clock has an arbitrary origin, so waiting times count from here.
+    /// Starts the measurements at the first tick. The clock has an arbitrary origin, so elapsed times count from here.
     fn start(&mut self, now_ns: u64) {
         self.arrivals = MovingWindow::since(now_ns);
         for history in &mut self.members {
@@ -282,7 +284,8 @@ impl Learner {
         true
     }
 
-    /// Returns the estimated rate of a member; 1 is the mean.
+    /// Returns the estimated rate of a member, in mean rates: 1 - eps times the measured one. A member never measured
+    /// counts as average. A member that is too slow gets 0, or without benchmark tasks at most mu*.
     fn rate(&self, member: Member, view: &View) -> f64 {
         let relative = self.mean_ns(member).map_or(1.0, |mean_ns| 1.0 / (mean_ns * self.mean_rate));
         let rate = (1.0 - self.plan.eps) * relative;

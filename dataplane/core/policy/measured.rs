@@ -27,7 +27,7 @@ const FULL_WINDOWS: u32 = 3;
 /// Maximum of a round trip, as a multiple of the mean. A host that stalled for a millisecond says nothing
 /// about a hand-over of two microseconds. A round trip that has really grown is still followed.
 const OUTLIER: f64 = 4.0;
-/// Fraction of the longest service time that remains after a window without a longer one.
+/// Fraction of the longest service time that remains after each window: an old maximum fades out.
 const LONGEST_KEPT: f64 = 0.98;
 /// Minimum silence that counts: hosts stall for this long.
 pub(super) const SILENCE_LEAST_NS: f64 = 1e6;
@@ -70,7 +70,8 @@ impl ReplyNotes {
         self.replies += 1;
     }
 
-    /// Records a task's service time only for the maximum.
+    /// Raises the longest service time only. With a fixed bound, most replies take this cheaper path: only the maximum
+    /// needs all of them.
     #[inline(always)]
     pub(super) fn note_longest(&mut self, service_ns: u32) {
         self.longest_ns = self.longest_ns.max(service_ns);
@@ -83,14 +84,14 @@ impl ReplyNotes {
     }
 }
 
-/// Means and extremes over all members.
+/// Statistics over all members of a pool, from the replies that one core receives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemberStatistics {
     /// Values of this window. A policy works on a copy during a run of replies.
     pub(super) notes: ReplyNotes,
-    /// Longest service time of some dozens of windows before this one.
+    /// Longest service time before this window, reduced to [`LONGEST_KEPT`] of it by each window since.
     longest_ns: f64,
-    /// Mean fraction of time that members work.
+    /// Mean fraction of time that members work. Valid only if each reply is measured, as under an adaptive bound.
     utilisation: f64,
     /// Start of this window.
     window_start_ns: u64,
@@ -117,13 +118,15 @@ impl MemberStatistics {
         (service_ns > 0.0).then_some(service_ns)
     }
 
-    /// Returns the number of replies of a window, of `members` members at one of `cores` cores.
+    /// Returns the number of replies after which one of `cores` cores ends the current window. It receives its share
+    /// of the replies of `members` members.
     pub(super) fn window_replies(&self, members: usize, cores: usize) -> u64 {
         let per_member = (FIRST_WINDOW_REPLIES << self.windows).min(WINDOW_REPLIES);
         (per_member * members as u64).div_ceil(cores as u64)
     }
 
-    /// Ends a window of replies of `members` members under a bound. This core gets its share of the replies.
+    /// Ends a window and begins the next one: updates the mean utilisation and the longest service time. `bound` was in
+    /// force during the window. This core received its share (1 / `cores`) of the replies of `members` members.
     pub(super) fn end_window(&mut self, now_ns: u64, members: usize, cores: usize, bound: usize) {
         let elapsed = now_ns.saturating_sub(self.window_start_ns) as f64;
         // Work in nanoseconds that busy members would have reported to this core.
@@ -136,7 +139,7 @@ impl MemberStatistics {
         self.notes = ReplyNotes { longest_ns: 0, work_ns: 0, replies: 0, ..self.notes };
     }
 
-    /// Returns true if utilisation counts by now.
+    /// Returns true after enough windows for a valid utilisation, and so for a valid [`Self::bound`].
     pub(super) fn is_warm(&self) -> bool {
         self.windows > WINDOWS_UNUSED
     }

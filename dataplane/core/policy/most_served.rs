@@ -47,7 +47,8 @@ impl Default for MostServed {
     }
 }
 
-/// Picks the best member by true queues, which only a simulator knows. Looks at each member, without the ranks.
+/// Picks the best member by true queues, which only a simulator knows. Looks at each member: the ranks contain only
+/// this dispatcher's counts.
 fn scan(view: &View, rng: &mut Rng) -> Option<Pick> {
     // Quanta are below 2^32, so one more task outweighs all of them.
     let key = |member: Member| {
@@ -57,7 +58,8 @@ fn scan(view: &View, rng: &mut Rng) -> Option<Pick> {
 }
 
 impl Policy for MostServed {
-    /// Takes this core's idle members first, then for each task the most served of the shortest queues.
+    /// Scans all members if the view has true queues. Otherwise takes the idle members that cores share, then for each
+    /// task the most served of the shortest queues.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         if view.sees_queues() {
             return one_by_one(tasks, picks, view, rng, |_, view, rng| scan(view, rng));

@@ -1,6 +1,7 @@
 //! Policies that prefer members which reported little work: JIQ (join the idle queue), JBT (join below threshold) and
 //! similar ones. Each dispatcher core has a list of such members, in order of their reports. It takes the first one for
-//! a task, and falls back to another choice if the list is empty.
+//! a task, and falls back to another choice if the list is empty. The view's idle list is the set of these members, and
+//! a [`Line`] their order. Cores that share idle members use no order.
 
 use super::beliefs::next_shared_idle;
 use super::forgotten::LastSeen;
@@ -107,9 +108,9 @@ pub struct ThresholdList {
     probes: usize,
     /// Time of the next learning.
     next_ns: u64,
-    /// Last member that reported to be below the threshold.
+    /// Last member that reported to be below the threshold. Only [`Fallback::Last`] sets it.
     last: Option<Member>,
-    /// The members on the view's idle list, in order.
+    /// The members on the view's idle list, in order. Empty if cores share idle members.
     line: Line,
     /// Memory for rebuilding `line`.
     spare: Line,
@@ -133,7 +134,7 @@ pub enum Fallback {
 }
 
 impl ThresholdList {
-    /// Creates the policy: members below `below` tasks come first.
+    /// Creates a policy with a fixed threshold: members with fewer than `below` tasks come first.
     #[must_use]
     pub fn new(below: u32, otherwise: Fallback) -> Self {
         Self {
@@ -151,7 +152,8 @@ impl ThresholdList {
         }
     }
 
-    /// Learns the threshold every `period_ns`: the minimum of `probes` random queues.
+    /// Creates a policy that learns its threshold (`jbt-d`). Every `period_ns` it probes `probes` random queues. Then
+    /// members with at most the shortest of these queues come first.
     #[must_use]
     pub fn learning(period_ns: u64, probes: usize) -> Self {
         Self { period_ns, probes, ..Self::new(1, Fallback::Random) }
@@ -174,7 +176,7 @@ impl ThresholdList {
         member.map(|member| Pick { member, idle: false })
     }
 
-    /// Processes a member's report: puts it on the list, or takes it off.
+    /// Processes a member's report: stores the load, and puts the member on the list or takes it off.
     #[inline(always)]
     fn receive_report(&mut self, report: &Report, parts: &mut Parts<'_>) {
         let (member, state) = (report.member, parts.states.of(report.member));
@@ -250,13 +252,15 @@ impl Policy for ThresholdList {
         }
     }
 
+    /// Processes a report, for example a member's message. The caller has counted its task as answered, if it has one.
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let mut parts = view.parts();
         self.receive_report(report, &mut parts);
     }
 
-    /// Counts answers, and processes their reports.
+    /// Counts answers, and processes their reports. Returns the number of replies from members without outstanding
+    /// tasks.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
         for report in reports {

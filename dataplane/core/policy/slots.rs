@@ -3,11 +3,12 @@
 //! core takes at a time. So the bound on a member's tasks holds for all cores together. The policies `jbsq` and
 //! `cfcfs` use this module ([`super::bounded`]).
 //!
-//! A reply frees a place for the core that receives it. The core notes the first free place of a member on its
-//! idle list, and releases further ones to all cores at once. An overloaded core keeps the places on its list; any
-//! other core releases them at its next publication. A core takes no place while a task on another core has waited
-//! longer. This courtesy ends after the time that a core needs to notice a free place. From time to time one core
-//! per member compares its places with its tasks. That repairs losses and applies a changed bound.
+//! A reply frees a place for the core that receives it. The core notes the first free place of a member on its idle
+//! list, and releases further ones to all cores at once. A core that keeps up releases the places on its list at
+//! its next publication. An overloaded core keeps some of them, unless tasks wait on another core
+//! ([`View::publish`]). A core takes no place while a task on another core has waited longer. This courtesy ends
+//! after the time that a core needs to notice a free place. From time to time one core per member compares its
+//! places with its tasks. That repairs losses and applies a changed bound.
 
 use super::Core;
 use crate::state::{Member, PoolExchange, View};
@@ -20,12 +21,12 @@ const COURTESY_NS: u64 = 5_000;
 /// Consecutive checks with too many or too few places before a correction.
 const CHECKS: u8 = 3;
 
-/// Minimum number of surplus or missing places of a member over the last checks.
+/// Minimum number of surplus or missing places of a member over consecutive checks with the same sign.
 #[derive(Clone, Copy, Debug, Default)]
 struct Imbalance {
     /// Missing places if positive, surplus places if negative. The smallest amount over the checks.
     least: i32,
-    /// Number of checks with this sign.
+    /// Number of these checks.
     checks: u8,
 }
 

@@ -30,7 +30,7 @@ pub struct Entry {
     pub by_rate: bool,
     /// True if it chooses the members of a burst's tasks together, in one step. Choices task by task would differ.
     pub decides_jointly: bool,
-    /// True if it learns from replies.
+    /// True if it learns members' service rates from replies.
     pub learns: bool,
     /// Policy over racks at a spine, if there is one.
     pub over_racks: Option<RackPolicy>,
@@ -203,9 +203,9 @@ impl Entry {
         self.runs == Runs::LeafHolding
     }
 
-    /// Returns true if members themselves choose the time and receiver of their reports, under the default parameters.
-    /// Such reports are messages. With the setting `reports = "replies"`, a leaf's default, its workers do not choose:
-    /// every reply carries the queue.
+    /// Returns true if members themselves choose the time and receiver of their reports, under the default parameters:
+    /// an entry has no other values. Such reports are messages. With the setting `reports = "replies"`, a leaf's
+    /// default, its workers do not choose: every reply carries the queue.
     #[must_use]
     pub fn members_choose_reports(&self) -> bool {
         let defaults: Vec<_> = self.parameters.iter().map(|parameter| parameter.default).collect();

@@ -1,4 +1,4 @@
-//! Properties of all policies, checked on small views.
+//! Properties of all policies, checked on small views of one or several cores.
 
 use std::str::FromStr as _;
 use std::sync::atomic::AtomicU32;
@@ -11,7 +11,7 @@ use super::sample::below;
 use super::*;
 use crate::state::{Exchange, Load, MemberPresence};
 
-/// Dispatcher on the only core, with idle members.
+/// Creates a dispatcher on the only core, with idle members.
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
     Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
@@ -24,12 +24,12 @@ fn picks(dispatcher: &mut Dispatcher, count: usize) -> Vec<Option<Pick>> {
     picks
 }
 
-/// Schedules one task, for which there must be a member.
+/// Schedules one task. Panics if no member may take it.
 fn pick(dispatcher: &mut Dispatcher) -> Pick {
     picks(dispatcher, 1)[0].unwrap()
 }
 
-/// Processes a reply of a member that has `queue` tasks left.
+/// Processes a reply without a service time, of a member that has `queue` tasks left.
 fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
     let report = Report::new(Member(member), Load::tasks(queue), 0);
     dispatcher.reply(&report);
@@ -63,7 +63,8 @@ fn every_policy_handles_zero_to_two_members() {
     }
 }
 
-/// Returns a policy's choices in 200 rounds of three tasks and a report, and true if it used random numbers.
+/// Returns a policy's choices in 200 rounds of three tasks and a report, and true if it used random numbers. Calls the
+/// policy without a dispatcher, which would hide its random source.
 fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
     let mut view = View::heap(64, 1).remove(0);
     let mut policy = PolicySpec::from_str(entry.name).unwrap().build();
@@ -110,7 +111,8 @@ fn choice_is_among_the_reported_candidates() {
                 reply(&mut dispatcher, pick.member.0, round % 4);
             }
         }
-        // Policies that read all members declare it, and so do those that take any idle rack.
+        // Two kinds of policies list no candidates. Some read all members and report `Best`. Those of spines take any
+        // idle rack.
         let looks_at_some = dispatcher.beliefs().basis != SelectionBasis::Best;
         assert!(drawn > 0 || !looks_at_some || entry.name.contains("-spine"), "{}", entry.name);
     }
@@ -124,7 +126,7 @@ fn explained_minimum_matches_the_queues() {
     }
     dispatcher.set_active(Member(1), false);
     let beliefs = dispatcher.beliefs();
-    // The eight active members with the fewest tasks. `out` counts silent, unreachable and other inactive members.
+    // The eight active members with the fewest tasks. `excluded` counts silent, unreachable and other inactive members.
     let queues: Vec<_> =
         beliefs.estimates.iter().map(|known| (known.member.0, known.outstanding)).collect();
     assert_eq!(queues, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
@@ -149,8 +151,8 @@ fn equal_seeds_make_equal_choices() {
     assert!(by_chance > CATALOGUE.len() / 2, "{by_chance}");
 }
 
-/// Returns the choices of 60 rounds of five tasks, each answered with a load of five. Members may have `rates`, and
-/// true queues that the policy sees.
+/// Returns the choices of 60 rounds of five tasks, each answered with a load of five. With `rates`, members have these.
+/// With `queue`, it gives their true queues, which only policies with probes or direct access read.
 fn choices(
     entry: &Entry,
     members: usize,
@@ -360,7 +362,7 @@ fn horus_adds_drift_racksched_does_not() {
         dispatcher
     };
     // Loads are 2 and 4. Horus sends two tasks to the first member. The loads are equal then, so of each two further
-    // tasks either member gets one.
+    // tasks each member gets one. RackSched ignores the drift: without reports, the first member stays the better one.
     let mut horus = prepare("horus");
     assert_eq!(histogram(&picks(&mut horus, 2), 2), [2, 0]);
     assert_eq!(horus.view().picks.resubmits, 0);
@@ -550,7 +552,7 @@ proptest! {
     }
 }
 
-/// Pearson's statistic of counts that should be equal.
+/// Returns Pearson's chi-squared statistic of counts that should be equal.
 fn chi_square(counts: &[usize]) -> f64 {
     let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
     counts.iter().map(|&count| (count as f64 - mean).powi(2) / mean).sum()
@@ -586,14 +588,14 @@ fn ties_are_uniform() {
     }
 }
 
-/// Cores of one node that exchange their changes.
+/// Dispatcher cores of one node with a shared pool, and their exchanges of changes.
 struct Cores {
     dispatchers: Vec<Dispatcher>,
     exchanges: Vec<Exchange>,
 }
 
 impl Cores {
-    /// Creates `count` cores with one pool, whose members are idle.
+    /// Creates `count` cores with one pool. Its members are idle, and each is on at most one core's idle list.
     fn new(policy: &str, members: usize, count: usize) -> Self {
         let (views, exchanges) = View::of_cores(members, count);
         let spec = policy.parse().unwrap();
@@ -601,7 +603,8 @@ impl Cores {
         Self { dispatchers: views.into_iter().enumerate().map(core).collect(), exchanges }
     }
 
-    /// Lets all cores publish and receive twice, so that every core has every change.
+    /// Lets all cores publish and receive twice, so that every core has every published change. Overloaded cores
+    /// (`keeps_up` is false) publish only large changes.
     fn exchange(&mut self, keeps_up: bool) {
         for _ in 0..2 {
             let cores = self.exchanges.iter_mut().zip(self.dispatchers.chunks_mut(1));
@@ -796,7 +799,7 @@ fn silent_member_of_central_queue_returns() {
     assert!(picks(&mut dispatcher, 1)[0].is_some());
 }
 
-/// Sends a task and processes its answer after 100 us, from which the policy derives its silence limit.
+/// Sends a task and processes its answer after 100 us. From many of these the policy derives its silence limit.
 fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
     dispatcher.tick(now_ns);
     let member = pick(dispatcher).member;

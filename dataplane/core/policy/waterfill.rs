@@ -1,17 +1,19 @@
 //! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, tidal water filling, INFOCOM 2020).
-//! Queues are filled like vessels with water. Each dispatcher assumes that all dispatchers have equally many tasks, and
-//! computes the level to which they would together fill the queues. It sends to each member with a probability that
-//! produces this level on average. Without it, dispatchers with equal knowledge would all choose the shortest queue.
+//! Both are water-filling algorithms. Each dispatcher assumes that all dispatchers have equally many tasks, and
+//! computes the level to which they would together fill the shortest queues. It sends to each member with a probability
+//! that produces this level on average. Without it, dispatchers with equal knowledge would all choose the shortest
+//! queue.
 //!
 //! A member's *surface* is its queue divided by its rate. The *level* is the surface that all filled members reach.
 //!
-//! With `unseen=measured`, SCD measures the arrivals from other dispatchers. Tasks that
-//! arrive during a round trip are in no report yet, so SCD adds their number. The paper's rule is the default
-//! (`alike`).
+//! The assumption of equally many tasks is the paper's rule and the default (`unseen=alike`). With `unseen=measured`,
+//! SCD measures the arrivals from other dispatchers instead. Tasks that arrive during a round trip are in no report
+//! yet, so SCD adds their number.
 //!
-//! The policy needs every queue. It finds the level by prefix sums over the members in the order of their surfaces.
-//! Members of equal rates are kept in one set for each queue length, so that a run visits the lengths rather than the
-//! members. With more than four different rates, the members are sorted for each run.
+//! The policy reads all queues. It finds the level by adding up the members in the order of their surfaces. Members of
+//! equal rates are kept in one set for each queue length, so that a run visits the lengths rather than the members. A
+//! run sorts the members instead in three cases: more than four different rates, a view with true queues, or queues of
+//! at least `LONGEST` tasks below the level.
 
 use std::cell::RefCell;
 
@@ -52,7 +54,7 @@ pub const EQUAL: Entry = Entry {
     )
 };
 
-/// Members with equal queues and equal rates, hence with equal surfaces.
+/// Members with equal queues and equal rates, hence with equal surfaces; a single member if the members are sorted.
 #[derive(Clone, Copy, Debug)]
 struct Depth {
     /// Height of the surfaces: queue divided by rate.
@@ -75,7 +77,7 @@ enum Members {
 }
 
 impl Depth {
-    /// Returns the depth of members with `queue` tasks each; `half` is added.
+    /// Creates the depth of members with `queue` tasks each, to which it adds `half`.
     fn new(queue: u32, half: f64, rate: f64, members: Members) -> Self {
         let queue = f64::from(queue) + half;
         Self { surface: queue / rate, queue, rate, members }
@@ -90,12 +92,12 @@ impl Depth {
     }
 }
 
-/// Probabilities of the members.
+/// Result of a computation of the level: weights of the members, proportional to their probabilities.
 #[derive(Clone, Debug, Default)]
 struct Shares {
     /// Members below the level, by surface. Other members get no task.
     depths: Vec<Depth>,
-    /// Prefix sums of the probabilities, in the order of `depths`.
+    /// Prefix sums of the weights, in the order of `depths`: a draw is a search among them.
     sums: Vec<f64>,
 }
 
@@ -106,7 +108,7 @@ pub struct WaterFill {
     scd: bool,
     /// Number of dispatchers that share the members.
     dispatchers: usize,
-    /// Measurements of what other dispatchers have sent unseen; `None` if all are assumed to have equally many tasks.
+    /// Measurements of other dispatchers' unreported tasks; `None` if all are assumed to have equally many tasks.
     conditions: Option<Box<Conditions>>,
     /// Active members by rate and outstanding tasks; empty if there are more rates than classes.
     lengths: LengthSets,
@@ -117,13 +119,14 @@ pub struct WaterFill {
 }
 
 impl WaterFill {
-    /// Creates the policy, SCD or TWF. If `measures`, measures what other dispatchers have sent unseen.
+    /// Creates the policy, SCD or TWF. If `measures`, it measures other dispatchers' unreported tasks.
     #[must_use]
     pub fn new(scd: bool, measures: bool) -> Self {
         Self { scd, conditions: measures.then(Box::default), ..Self::default() }
     }
 
-    /// Returns the number of tasks of all dispatchers together, if this one has `tasks`; under SCD minus one.
+    /// Returns the number of tasks that fill the queues: of all dispatchers together, if this one has `tasks`. Under
+    /// SCD minus one.
     ///
     /// SCD minimises the expected sum of queue^2 / rate. Of `a` tasks, a member with probability p gets a binomial
     /// number, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
@@ -135,7 +138,7 @@ impl WaterFill {
         all - if self.scd { 1.0 } else { 0.0 }
     }
 
-    /// Returns the number of tasks added to each queue.
+    /// Returns the number of tasks added to each queue; see [`WaterFill::arrivals`].
     fn half(&self) -> f64 {
         if self.scd { 0.5 } else { 0.0 }
     }
@@ -145,7 +148,7 @@ impl WaterFill {
         if self.scd { view.rate(member) } else { 1.0 }
     }
 
-    /// Moves a member to the set of its outstanding tasks.
+    /// Moves a member to the set of its outstanding tasks. Without sets does nothing.
     #[inline]
     fn note_queue(&mut self, member: Member, view: &View) {
         self.lengths.change(member, view.outstanding(member));
@@ -155,7 +158,7 @@ impl WaterFill {
     fn solve(&self, tasks: usize, view: &View) {
         let (half, arrivals) = (self.half(), self.arrivals(tasks));
         let shares = &mut *self.shares.borrow_mut();
-        // True queues change without this dispatcher, so they are in no set.
+        // Sets follow the view's counts. True queues change without this dispatcher, so it must read them.
         let has_sets = !self.rates.is_empty() && !view.sees_queues();
         if !(has_sets && shares.by_length(half, arrivals, &self.rates, &self.lengths)) {
             shares.by_member(half, arrivals, |member| self.rate(member, view), view);
@@ -181,9 +184,9 @@ impl WaterFill {
 }
 
 impl Shares {
-    /// Computes the probabilities for `arrivals` tasks of all dispatchers, for members in sets. Visits the sets of all
+    /// Computes the probabilities for `arrivals` tasks of all dispatchers, for members in sets. Merges the sets of all
     /// classes in the order of their surfaces, until a surface lies above the level. Returns false without a result if
-    /// the last set, whose queues have unknown lengths, lies below the level.
+    /// the set of `LONGEST`, whose queues differ, lies below the level.
     fn by_length(&mut self, half: f64, arrivals: f64, rates: &[f64], lengths: &LengthSets) -> bool {
         let next = |class: usize, length| {
             let (set, rate) = (lengths.next(class, length)?, *rates.get(class)?);
@@ -231,7 +234,7 @@ impl Shares {
         self.sum_up(level);
     }
 
-    /// Computes the prefix sums for the members below the level.
+    /// Computes the prefix sums of the weights for the members in `depths`.
     fn sum_up(&mut self, level: Level) {
         self.sums.clear();
         let mut sum = 0.0;
@@ -239,7 +242,7 @@ impl Shares {
             let share = match level.volume > 0.0 {
                 // Tasks that lift the queue to the level, out of all arrivals.
                 true => (depth.rate * level.height - depth.queue).max(0.0) / level.volume,
-                // SCD, with a single task: it goes to a member with the lowest surface.
+                // SCD with a single task in all. Only members with the lowest surface are in `depths`; one gets it.
                 false => 1.0,
             };
             sum += share * depth.count();
@@ -247,7 +250,7 @@ impl Shares {
         }
     }
 
-    /// Draws a member by the probabilities; `None` without members.
+    /// Draws a member by the weights; `None` without members.
     fn draw(&self, lengths: &LengthSets, rng: &mut Rng) -> Option<Pick> {
         let total = self.sums.last()?;
         // Uniform below `total`, with 53 random bits.
@@ -268,12 +271,13 @@ impl Shares {
     }
 }
 
-/// Level of the water. It rises with each surface that it covers, in ascending order.
+/// Level that a volume of tasks reaches over the surfaces added so far. More members share the volume, so each surface
+/// lowers the level. The final level is that before the first surface above it.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     /// Number of tasks that fill the queues.
     volume: f64,
-    /// Sum of the covered queues.
+    /// Sum of the queues of the covered members.
     queues: f64,
     /// Sum of the rates of the covered members.
     rates: f64,
@@ -289,8 +293,8 @@ impl Level {
         Self { volume, queues: 0.0, rates: 0.0, height: f64::INFINITY, lowest: f64::INFINITY }
     }
 
-    /// Adds members, which raises the level's sums and lowers its height. Returns false without effect if their
-    /// surface lies above the level. Requires calls in ascending order of surfaces.
+    /// Adds members, and recomputes the height. Returns false without effect if their surface lies above the level.
+    /// Requires calls in ascending order of surfaces.
     fn covers(&mut self, depth: &Depth) -> bool {
         self.lowest = self.lowest.min(depth.surface);
         // Without volume the level equals the lowest surface, and covers all members with that surface.
@@ -322,7 +326,8 @@ impl Policy for WaterFill {
         }
     }
 
-    /// Moves the member to the set of its queue, and measures the task's work and round trip.
+    /// Records the load, and moves the member to the set of its queue. With `unseen=measured`, measures the task's work
+    /// and round trip.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         self.note_queue(report.member, view);
@@ -341,7 +346,7 @@ impl Policy for WaterFill {
         }
     }
 
-    /// Counts a task that was sent to a member without a pick.
+    /// Moves the member to the set of its queue, to which the caller has added a task without a pick.
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.note_queue(member, view);
     }
@@ -350,7 +355,7 @@ impl Policy for WaterFill {
         self.note_queue(member, view);
     }
 
-    /// Moves the member to the set of its current tasks, and counts other dispatchers' arrivals.
+    /// Moves the member to the set of its current tasks. With `unseen=measured`, counts other dispatchers' arrivals.
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         self.note_queue(member, view);
         if let Some(conditions) = &mut self.conditions {
@@ -358,21 +363,21 @@ impl Policy for WaterFill {
         }
     }
 
-    /// Gives up a marked task (which measures the round trip) without a reply.
+    /// Gives up a marked task whose reply takes too long. Its reply would measure the round trip.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         if let Some(conditions) = &mut self.conditions {
             conditions.on_tick(view.now_ns());
         }
     }
 
-    /// Draws the member for a single task. Its probabilities depend on all members.
+    /// Returns the member that the next decision on a single task draws, as the only candidate.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         self.solve(1, view);
         let drawn = self.shares.borrow().draw(&self.lengths, rng);
         Candidates::new(SelectionBasis::Drawn, drawn.map(|pick| pick.member))
     }
 
-    /// Puts the active members into sets, and allocates memory for all decisions.
+    /// Puts the active members into sets, counts the dispatchers, and allocates memory for all decisions.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         if let Some(conditions) = &mut self.conditions {
             conditions.on_members(caller, view);

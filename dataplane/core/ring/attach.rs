@@ -34,7 +34,7 @@ use super::protocol::WorkerIdentity;
 use crate::outage::Outage;
 use crate::state::files::{self, ExistingFile, open_again};
 
-/// "WEDJATwk": region of workers on a little-endian machine.
+/// First word of an offer and of a refusal: the bytes "WEDJATwk".
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the offer, of the region's layout and of the channels' words.
 pub const VERSION: u64 = 6;
@@ -116,14 +116,14 @@ impl Offer {
         Ok(Self { shape, identities: identities.iter().map(identity).collect() })
     }
 
-    /// Encodes the message to a peer that gets no offer.
+    /// Encodes the refusal to a peer of another user: the first two words of an offer.
     fn refusal() -> Vec<u8> {
         [MAGIC, VERSION].into_iter().flat_map(u64::to_le_bytes).collect()
     }
 }
 
-/// Locks an offer that another thread may change. A thread that panicked with the lock had not begun a
-/// change.
+/// Locks an offer that another thread may change. Ignores a poisoned lock: a thread that panicked with it had not begun
+/// a change.
 pub(super) fn locked(offer: &Mutex<Offer>) -> MutexGuard<'_, Offer> {
     offer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -232,7 +232,8 @@ fn connect(found: &ExistingFile, timeout: Duration) -> Result<OwnedFd, OfferErro
 /// Receives an offer's bytes and the memory's descriptor, if one came with them.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
     let mut bytes = vec![0; 8 * (HEAD_WORDS + CHANNELS_MAX)];
-    // Room for one descriptor: the system closes any further ones.
+    // Room for one descriptor, and by alignment for a few more, which the loop below closes. The system discards the
+    // rest.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
@@ -257,7 +258,7 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
     Ok((bytes, memory))
 }
 
-/// Thread of an agent that passes its region to workers.
+/// Thread of an agent that passes its region to workers, because the polling core makes no system calls.
 #[derive(Debug)]
 pub struct AttachServer {
     /// Event that stops the thread.
@@ -317,7 +318,8 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
                 }
                 let offer = locked(offer).to_bytes();
                 match hand_over(&peer, memory, &offer) {
-                    // The first such failure of an outage is logged by the next arm, the later ones are not.
+                    // A peer was accepted, but no descriptor is left for its memory. The next arm logs the first such
+                    // failure of an outage, but no later one.
                     Err(error)
                         if files::has_no_descriptor(&error) && !outage.fails(Instant::now()) => {}
                     Err(error) => log::warn!("a worker could not be given the region: {error}"),

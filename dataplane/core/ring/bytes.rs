@@ -1,6 +1,7 @@
 //! Bytes of tasks and replies in shared memory, accessed as words that both ends may touch.
 //!
 //! A faulty peer may write at any time. Access by relaxed atomic words makes that a wrong value instead of a data race.
+//! Only a worker's handler accesses bytes in place ([`view`], [`view_mut`]), and relies on the agent for that.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -41,7 +42,7 @@ pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Returns shared words as plain bytes, without a copy.
+/// Returns shared words as plain bytes: a task, for a worker's handler.
 ///
 /// # Safety
 /// No one may write the words while the slice exists.
@@ -51,7 +52,7 @@ pub unsafe fn view(words: &[AtomicU64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), 8 * words.len()) }
 }
 
-/// Returns shared words as mutable plain bytes.
+/// Returns shared words as mutable plain bytes: a reply, for a worker's handler.
 ///
 /// # Safety
 /// No one else may read or write the words while the slice exists.

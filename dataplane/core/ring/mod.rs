@@ -12,9 +12,8 @@
 //! A *channel* is the memory for one worker. A worker *claims* a channel by writing a number, and the dispatcher
 //! *grants* it by repeating that number. The bytes of tasks and replies are in the channel's *area*.
 //!
-//! The ends do not trust each other. Each end derives slot indices from its own count, and checks lengths and
-//! offsets on private copies. A count that runs backwards or ahead is a [`CreditError`], and excludes the worker
-//! until it attaches again.
+//! The ends do not trust each other. Each end checks its peer's indices, lengths and offsets on private copies. An
+//! impossible count or list of completed tasks is a [`CreditError`], and excludes the worker until it attaches again.
 //!
 //! - [`protocol`]: contents of shared words, generic over the words, so that loom can check orderings;
 //! - [`layout`]: offsets in a region;

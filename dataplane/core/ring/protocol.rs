@@ -1,14 +1,14 @@
 //! Protocol of a channel between a dispatcher and a worker. Slots carry tasks to the worker, and one line of credits
 //! returns. A *line* is a cache line.
 //!
-//! Tasks have consecutive numbers. Task n is in slot n modulo the number of slots. A slot contains a tag made from
-//! the number, so that the worker detects a new task. The worker publishes the number after its last completed task.
+//! Tasks have consecutive numbers. The notice of task n is in slot n modulo the number of slots. It contains a tag made
+//! from n, so that the worker detects a new task. The worker publishes the number after its last completed task.
 //! A worker attaches by a *claim*, a number that differs from its predecessors'. The dispatcher *grants* it by
 //! publishing the same number.
 //!
 //! Tasks may share a worker's core: each runs for a *quantum* of time in turn. Such a worker completes tasks in any
 //! order. From then on it lists the slots of completed tasks in a ring of their own, see
-//! [`Receiver::list_completions`].
+//! [`Receiver::list_completions`]. These are slots of the channel's area, which then differ from the notices' slots.
 //!
 //! Each side stores its data first and a marker (tag, count or claim) last, with Release. Its peer loads the marker
 //! with Acquire.
@@ -115,7 +115,7 @@ pub struct WorkerIdentity {
 }
 
 impl WorkerIdentity {
-    /// Returns the identity as the number that a worker writes into its claim ([`claim::NAME`]).
+    /// Returns the identity as one number, for an offer and for a worker's claim ([`claim::NAME`]).
     #[must_use]
     pub fn word(self) -> u64 {
         u64::from(self.id) << 32 | u64::from(self.pool)
@@ -152,10 +152,10 @@ pub enum CreditError {
         /// Tasks completed, as reported.
         found: u64,
     },
-    /// Impossible list of completed tasks.
+    /// Impossible list of completed tasks: a slot without a task, or a list that begins too early.
     #[error("it listed a slot without a task as its completed task number {count}")]
     BadList {
-        /// Count of the completed task.
+        /// First impossible count.
         count: u64,
     },
 }
@@ -234,7 +234,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         self.slots.count()
     }
 
-    /// Returns the slot of the next task. The channel must have room ([`Sender::room`]).
+    /// Returns the slot of the area in which the caller writes the next task's bytes. The channel must have room
+    /// ([`Sender::room`]).
     #[inline]
     #[must_use]
     pub fn next_slot(&self) -> usize {
@@ -335,7 +336,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         SLOT_WORDS * (number as usize & (self.slots() - 1))
     }
 
-    /// Returns the word and the note of the task with this number. A later task must not have overwritten its notice.
+    /// Returns the word and the note of the task with this number, to take it back from a departed worker. A later task
+    /// must not have overwritten its notice.
     #[must_use]
     pub fn sent_word(&self, number: u64) -> (u64, u32) {
         let index = self.notice_index(number);
@@ -555,7 +557,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.next.set(self.words.control[control::START].load(Relaxed));
     }
 
-    /// Returns the slot of a task's notice, and of the task itself at a worker that completes tasks in order.
+    /// Returns the slot of a task's notice, and of its bytes at a worker that completes tasks in order.
     #[inline]
     #[must_use]
     pub fn slot(&self, number: u64) -> usize {
@@ -584,8 +586,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.words.slots[SLOT_WORDS * self.slot(number)].load(Relaxed) as u32 == tag(number)
     }
 
-    /// Returns the number of available tasks, not yet taken. Continues where the last call ended, so that it checks
-    /// each task once.
+    /// Returns the number of available tasks, not yet taken, for load reports. Continues where the last call ended, so
+    /// that it checks each task once.
     #[inline]
     pub fn waiting(&self) -> usize {
         // `checked` is behind `next` if more tasks were taken than checked. The difference then wraps to a large

@@ -34,7 +34,7 @@ use crate::state::files::{
 };
 use crate::state::region::{Region, Slice};
 
-/// Folder of regions with a name without a slash.
+/// Folder of the sockets of agents whose name has no slash.
 const FOLDER: &str = "/dev/shm";
 
 /// Reason why a region cannot be created or attached to.
@@ -48,7 +48,7 @@ pub enum RegionError {
         /// Error of the system.
         error: io::Error,
     },
-    /// Another agent uses the region.
+    /// Another agent uses the path.
     #[error(
         "worker region {path}: in use by a running agent{}; stop that one or give this one another `name`",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
@@ -109,7 +109,7 @@ pub enum RegionError {
         /// Its version.
         found: u64,
     },
-    /// The agent's offer contradicts itself.
+    /// The agent's offer or its memory is invalid.
     #[error("worker region {path}: damaged ({reason}); restart the agent that owns it")]
     Damaged {
         /// Socket of the agent.
@@ -117,7 +117,7 @@ pub enum RegionError {
         /// Reason.
         reason: String,
     },
-    /// The shape is impossible.
+    /// The shape is impossible, or has fewer channels than workers.
     #[error(
         "worker region: {0:?} is impossible; use fewer workers, slots (a power of two) or bytes"
     )]
@@ -301,8 +301,8 @@ impl WorkerRegion {
         }
     }
 
-    /// Returns the worker of a channel; `None` if it is free. A worker process sees the state at the time of
-    /// attaching.
+    /// Returns the worker to which a channel is offered; `None` if it is free. A process other than the agent sees the
+    /// state at [`WorkerRegion::open`].
     #[must_use]
     pub fn identity(&self, channel: usize) -> Option<WorkerIdentity> {
         attach::locked(&self.offer).identities[channel]
@@ -374,7 +374,8 @@ impl WorkerRegion {
         }
     }
 
-    /// Returns the granted claim of a channel; 0 for none.
+    /// Returns the granted claim of a channel; 0 for none. It differs from worker to worker, so a caller detects a
+    /// successor.
     #[must_use]
     pub fn granted(&self, channel: usize) -> u64 {
         self.words(channel).control[control::GRANTED].load(Acquire)
@@ -393,7 +394,7 @@ impl WorkerRegion {
         })
     }
 
-    /// Returns the state that the agent publishes to observers.
+    /// Returns the words in which the agent publishes its state to observers.
     #[must_use]
     pub fn watch(&self) -> AgentStatusWords {
         AgentStatusWords::new(self.region.slice(self.layout.watch, watch::WORDS))
@@ -411,7 +412,7 @@ impl WorkerRegion {
         }
     }
 
-    /// Returns all words of the region. A worker may write any of them.
+    /// Returns all words of the region, for tests that overwrite them as a faulty worker may.
     #[must_use]
     pub fn memory(&self) -> Slice<AtomicU64> {
         self.region.slice(0, self.layout.len / 8)
@@ -518,7 +519,7 @@ fn check_dead(path: &Path) -> Result<(), RegionError> {
     }
 }
 
-/// Returns the error for a worker that got no offer.
+/// Returns the error for a process that got no offer.
 fn offer_error(path: &Path, error: OfferError) -> RegionError {
     let path = path.to_owned();
     match error {

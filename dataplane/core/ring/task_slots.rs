@@ -1,5 +1,5 @@
 //! Dispatcher's record of a channel's slots. A channel is the shared memory of one worker. A slot is one task's part of
-//! the channel's memory area.
+//! the channel's memory area. The notice that announces a task is elsewhere, at an index given by the task's number.
 //!
 //! A worker that completes its tasks in order frees the slots in order, so a task's number gives its slot. A worker
 //! whose tasks share its core completes them in any order. Such a worker is *listing*: it publishes the slot of each

@@ -6,7 +6,7 @@
 //!
 //! The agent measures only while an observer keeps incrementing a word, so a killed observer costs nothing. The
 //! times are published as a histogram that only grows, so the difference of two readings is the histogram of the
-//! interval between them. A class (histogram bucket) is at most a sixteenth of its time wide.
+//! interval between them. A class (histogram bucket) is at most a sixteenth of its times wide, or 1 ns.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,7 +75,7 @@ impl AgentStatusWords {
         self.0[OBSERVED].load(Relaxed)
     }
 
-    /// Publishes the CPU on which the dispatcher polls.
+    /// Publishes the CPU on which the dispatcher polls. A batch job must not run there.
     pub fn set_core(&self, cpu: usize) {
         self.0[CORE].store(cpu as u64 + 1, Relaxed);
     }
@@ -98,7 +98,7 @@ impl AgentStatusWords {
         self.0[WAITING].load(Relaxed)
     }
 
-    /// Counts a task's time from its arrival at the agent to its answer.
+    /// Counts a task's time from its arrival at the agent to its end: answered, unanswered or lost.
     #[inline]
     pub fn note(&self, ns: u64) {
         let word = &self.0[TIMES + class(ns)];

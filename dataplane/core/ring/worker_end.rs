@@ -17,7 +17,7 @@ use super::protocol::{Notice, Receiver, WorkerIdentity};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
-/// Error: the agent wrote a notice whose offset or length is impossible.
+/// Error: the agent wrote a notice with an impossible offset or length, or for a slot with a task in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadNotice;
 
@@ -41,7 +41,7 @@ impl TakenTask {
         self.class
     }
 
-    /// Returns a second handle of the task, by which the worker completes a task that its handler forgot
+    /// Returns a second handle of the task, by which the worker completes or resumes a task that its handler forgot
     /// (`mem::forget`). The caller may complete at most one of the two.
     pub(crate) fn duplicate(&self) -> Self {
         Self { ..*self }
@@ -100,7 +100,8 @@ impl WorkerEnd {
         self.receiver.start();
     }
 
-    /// Allows tasks to be completed in any order from now on. All tasks taken so far must have been completed.
+    /// Allows tasks to be completed in any order from now on, for tasks that share the worker's core. All tasks taken
+    /// so far must have been completed.
     pub fn complete_in_any_order(&mut self) {
         if self.in_progress.is_empty() {
             self.in_progress = (0..self.shape.slots).map(|_| Cell::new(None)).collect();
@@ -139,7 +140,8 @@ impl WorkerEnd {
         if current.replace(Some(number)).is_some() { Err(BadNotice) } else { Ok(slot) }
     }
 
-    /// Returns true if the task is not yet completed. Always false for a worker that completes tasks in order.
+    /// Returns true if the task is not yet completed. The worker then completes it after its handler has ended. Always
+    /// false for a worker that completes tasks in order.
     #[inline]
     pub(crate) fn is_in_progress(&self, task: &TakenTask) -> bool {
         self.in_progress.get(task.slot as usize).is_some_and(|slot| slot.get() == Some(task.number))
@@ -239,7 +241,7 @@ impl WorkerEnd {
     }
 
     /// Sleeps until the dispatcher wakes the worker, a task is available, the dispatcher requests the worker's end, or
-    /// `longest` has passed.
+    /// `longest` has passed. May return earlier.
     pub fn sleep(&self, longest: Duration) {
         park::sleep(&self.sleep[0], longest, || {
             self.receiver.is_ready() || self.receiver.is_stopped()

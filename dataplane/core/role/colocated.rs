@@ -85,6 +85,7 @@ struct LocalWorker {
     identity: WorkerIdentity,
     /// Index of its pool at the leaf.
     pool: usize,
+    /// Index of the worker in that pool.
     member: Member,
     /// True if the worker was attached at the last update of the leaf.
     present: bool,

@@ -94,7 +94,8 @@ impl Stages {
         Ok(())
     }
 
-    /// Applies a worker's keep-alive with its `load`, without a completed task.
+    /// Applies a worker's keep-alive with its `load`, without a completed task. Registers the worker if its server's
+    /// workers register.
     ///
     /// # Errors
     /// If there is no such worker; this is counted.
@@ -112,8 +113,8 @@ impl Stages {
         self.network.worker(id).ok_or(DropReason::UnknownWorker).inspect_err(|_| count_drop())
     }
 
-    /// Records a task that the caller sent to a worker of its own choice, so that its load counts. Returns false for an
-    /// unknown worker.
+    /// Records a task that the caller sent to a worker of its own choice, so that the worker's load includes the task.
+    /// Returns false for an unknown worker.
     #[must_use]
     pub fn note_sent(&mut self, id: u16) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };
@@ -121,8 +122,8 @@ impl Stages {
         true
     }
 
-    /// Writes off `tasks` tasks of a worker that will never be answered: they no longer count as outstanding. Returns
-    /// false for an unknown worker.
+    /// Writes off `tasks` tasks that a worker will never answer, at most those outstanding there: they no longer count.
+    /// Returns false for an unknown worker.
     #[must_use]
     pub fn note_lost(&mut self, id: u16, tasks: u32) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };

@@ -1,5 +1,5 @@
-//! Applies replies, messages of workers, signals of leaves, ARP and neighbour discovery to the state. Picks no
-//! members for tasks.
+//! Applies replies, messages of workers, signals of leaves, heartbeats of spines, ARP and neighbour discovery to the
+//! state, and turns requests into answers. Picks no members for tasks.
 
 use std::net::IpAddr;
 
@@ -22,8 +22,8 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::{self, Code, Extension, Header};
 use crate::wire::{ipv4, ipv6, ndp, udp};
 
-/// Applies the replies, registrations, signals and ARP packets of a burst. Sets the verdicts of refused and
-/// consumed packets.
+/// Applies all packets of a burst except tasks. Sets their verdicts, except those of accepted replies: the rewriting
+/// stage sets these.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -97,7 +97,8 @@ fn reply(
 }
 
 /// Checks the authentication tag of a packet in a worker's name. Pools without a key require none, and refuse packets
-/// that have one. `entries` are those of a completion report, and empty in other messages.
+/// that have one. The same holds for the port to workers inside this process. `entries` are those of a completion
+/// report, and empty in other messages.
 ///
 /// # Errors
 /// The reason for the refusal.
@@ -121,14 +122,14 @@ fn verify(
     }
 }
 
-/// Values that a worker's reply and all of its messages carry.
+/// Header values of a worker's reply or message.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     /// Worker id.
     worker: u16,
     /// Pool id.
     pool: u16,
-    /// Number of tasks at the worker.
+    /// Number of tasks at the worker. Meaningless in a completion report, whose header has the number of entries there.
     queue: u16,
     /// Service time of the answered task; 0 if unknown.
     service_ns: u32,
@@ -151,8 +152,8 @@ impl Answer {
     }
 }
 
-/// Applies the load reports of answered tasks of one pool (by index), in order. Counts reports beyond the tasks sent to
-/// their workers as surplus.
+/// Applies the load reports of answered tasks of one pool (by index), in order. Counts reports of workers without
+/// outstanding tasks as surplus.
 #[inline]
 pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Report]) {
     // Replaces loads that contradict the number of tasks sent.
@@ -161,7 +162,7 @@ pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Rep
     let dispatcher = &mut dispatchers[pool];
     let surplus = match fabric {
         None => dispatcher.reply_run(reports),
-        // Signals to spines compare the state before and after each reply.
+        // Signals to spines derive from the sum of the workers' loads. Each reply replaces its worker's part of it.
         Some(fabric) => reports.iter().fold(0, |surplus, report| {
             fabric.before_reply(pool, dispatcher, report.member);
             let is_surplus = !dispatcher.reply(report);
@@ -210,7 +211,7 @@ pub(super) fn is_sent_by(
 }
 
 /// Handles a worker's registration or keep-alive and its load. Turns a registration into its acknowledgement, signed if
-/// the pool has a key.
+/// the pool has a key. Queues an unknown sender for the controller.
 #[cold]
 fn presence(
     stages: &mut Stages,
@@ -261,8 +262,8 @@ pub(super) fn note_alive(stages: &mut Stages, worker: &Worker, load: Load, servi
     stages.freed = true;
 }
 
-/// Handles a worker's queue report or probe answer. Ignores reports older than an accepted one, and answers
-/// for which no task waits. Refuses both in a pool whose policy reads queue lengths from replies.
+/// Handles a worker's queue report or probe answer. Ignores reports older than an accepted one, and answers for which
+/// no task waits. Refuses both in a pool with queue lengths in replies. Refuses answers under a policy without probes.
 #[cold]
 fn queue_report(
     stages: &mut Stages,
@@ -303,9 +304,9 @@ fn queue_report(
     Ok(Verdict::Consumed)
 }
 
-/// Applies a server's completion report: each entry like the load report of a reply. Ignores and counts entries of
-/// workers that the server does not have in that pool, for example removed ones. The header names the first worker, by
-/// which the pool and the server are known.
+/// Applies a server's completion report: each entry like the load report of a reply. Servers with direct return send
+/// it, because their replies bypass the leaf. Ignores and counts entries of workers that the server does not have in
+/// that pool, for example removed ones. The first worker, named in the header, determines the pool and the server.
 #[inline]
 fn completions(
     stages: &mut Stages,
@@ -334,8 +335,8 @@ fn completions(
     Ok(Verdict::Consumed)
 }
 
-/// Queues an unknown worker that registers, if the queue is set and has room. A control thread reads the queue and
-/// reports the worker to the controller.
+/// Queues an unknown worker that registers or sends a keep-alive, if the queue is set and has room. A control thread
+/// reads the queue and reports the worker to the controller. Skips ids that no worker can have.
 fn note_unknown_worker(stages: &Stages, server: IpAddr, answer: &Answer) {
     if let Some(queue) = &stages.unknown_workers
         && answer.worker <= WORKER_ID_MAX
@@ -441,7 +442,7 @@ fn signal(
     Ok(Verdict::Consumed)
 }
 
-/// Handles a spine's heartbeat, at a leaf.
+/// Handles a spine's heartbeat, at a leaf. Without heartbeats, the leaf reports the spine to the controller as silent.
 #[cold]
 fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Verdict, DropReason> {
     let header = Header::parse(parsed.payload(frame))?;
@@ -454,8 +455,8 @@ fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Ver
     Ok(Verdict::Consumed)
 }
 
-/// Answers an ARP packet and learns from it (RFC 826). Learns only about hosts with an entry in the neighbour
-/// table: other senders are answered and not recorded.
+/// Answers an ARP request for an address of the node or a pool, and learns the sender's MAC address (RFC 826). Learns
+/// only hosts with an entry in the neighbour table: the node answers other senders without recording them.
 #[cold]
 fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropReason> {
     let address = stages.network.port(port);
@@ -484,8 +485,8 @@ fn is_service_address(stages: &Stages, port: &PortAddress, address: IpAddr) -> b
     port.side.has_clients() && stages.network.is_service(address)
 }
 
-/// Learns a host on a port's network, if it has an entry in the neighbour table. Returns `None` if it has none, or if
-/// the addresses cannot be a host's.
+/// Learns a host on a port's network, if it has an entry in the neighbour table. Returns `None` if it has none. Also
+/// for the node's own IP address, and for a MAC address of no other host.
 fn learn<A: Family>(stages: &Stages, port: usize, host: A, mac: Mac) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let is_credible = !network.family::<A>().is_own(host) && network.may_be_host_mac(mac);
@@ -493,7 +494,7 @@ fn learn<A: Family>(stages: &Stages, port: usize, host: A, mac: Mac) -> Option<L
     Some(neighbours.learn(slot, mac, stages.now_ms()))
 }
 
-/// Answers a neighbour solicitation, or learns from a message (RFC 4861), like [`arp()`].
+/// Answers a neighbour solicitation, and learns from any neighbour message (RFC 4861), like [`arp()`].
 #[cold]
 fn neighbour_discovery<B: Buf>(
     stages: &Stages,
@@ -509,7 +510,7 @@ fn neighbour_discovery<B: Buf>(
         || is_service_address(stages, address, message.target.to_ip());
     if is_own && message.operation == ndp::Operation::Solicitation {
         let (answer, to) = message.answer(address.mac, from);
-        // Resizing fails only in a buffer too small for any answer.
+        // A solicitation may be shorter than the answer. Resizing fails only in a buffer too small for any answer.
         if !packet.resize(ndp::FRAME_LEN) {
             return Err(DropReason::NdMalformed);
         }

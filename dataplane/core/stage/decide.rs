@@ -62,7 +62,7 @@ pub struct RewriteV6 {
 }
 
 /// Computes the changes to the tasks and replies of a burst. Refused tasks become answers in place, as in
-/// [`super::rewrite`].
+/// [`super::rewrite`]. Sets no mark of full workers: embedded nodes have no pools with direct return.
 pub fn burst<B: Buf>(
     stages: &Stages,
     packets: &mut [B],
@@ -121,7 +121,8 @@ fn towards_worker<A: Family>(
     set_next_hop(&stages.neighbours, &target.next_hop, rewrite)
 }
 
-/// Computes the changes that readdress a reply to its client.
+/// Computes the changes that readdress a reply to its client. The new source is the address to which the client sent
+/// its task.
 fn towards_client<A: Family>(
     stages: &Stages,
     frame: &[u8],

@@ -17,7 +17,7 @@ use crate::wire::task::UDP_PORT;
 const TICKS_HZ: u64 = 1_000_000_000;
 const SEED: u64 = 7;
 
-/// Node with one pool.
+/// Parameters of a test node: a leaf, or a spine if it has a service address, with one core, one server and one pool.
 pub struct Fixture {
     /// Ports of the node.
     pub ports: Vec<PortAddress>,
@@ -31,13 +31,13 @@ pub struct Fixture {
     pub policy: &'static str,
     /// Ids of the members.
     pub members: Vec<u16>,
-    /// Key of the workers' replies. Sequence numbers of the first window are refused.
+    /// Key of the workers' replies. Their authenticator refuses sequence numbers of the first window.
     pub key: Option<Key>,
     /// Service address, for a spine.
     pub service: Option<IpAddr>,
 }
 
-/// Builds the stages of the node's only core.
+/// Builds the stages of the node's only core. No worker of it becomes silent.
 pub fn stages(node: Fixture) -> Stages {
     let is_spine = node.service.is_some();
     let worker = |&id: &u16| WorkerSpec { id, server: 0 };

@@ -13,9 +13,10 @@
 //!   taken out with all of its workers, registered or not. An answer brings them back.
 //! - Clients and gateways that receive packets are also probed from time to time.
 //! - Tasks lost on their way are written off, so no count stays forever.
-//! - A worker's load is at most the number of tasks sent to it, and at least the number sent a lap ago and still due.
-//!   The core replaces other reports by the number of sent tasks. It *doubts* all reports of a worker that repeatedly
-//!   reports too few. It checks no report if other schedulers also send to the pool's workers.
+//! - A worker's load is at most the number of its outstanding tasks, and at least the number sent a lap ago and still
+//!   due. The core lowers greater loads to the outstanding tasks. It *doubts* a worker that repeatedly reports too few:
+//!   for a time it raises all of its reports to the outstanding tasks. It checks no report if other schedulers also
+//!   send to the pool's workers.
 //!
 //! The core compares small loads with the counts only at checks, because each comparison would slow a reply down. With
 //! true reports the checks never change a decision, so the simulator has none.
@@ -93,7 +94,7 @@ struct MemberWatch {
     /// Number of consecutive checks at which it had answered more tasks than all cores sent it, and the
     /// smallest excess.
     surplus: (u8, u32),
-    /// Number of checks with new reports since tasks were last written off.
+    /// Number of checks with new reports since the last reset of `least_in_flight`.
     report_checks: u8,
     /// Number of its reports at the last check.
     reports: u32,
@@ -207,18 +208,19 @@ impl Hop {
     }
 }
 
-/// A host to be probed by ARP at its known address.
+/// Probe of a host with a known MAC address, for the caller to send: an ARP request or, over IPv6, a neighbour
+/// solicitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourProbe {
     /// Index of the port that leads to it.
     pub port: u8,
     /// Slot of the host in the neighbour table.
     pub slot: Slot,
-    /// Address of the host.
+    /// Address of the host, in the form of [`Neighbours::address`].
     pub address: u32,
 }
 
-/// Checks of one core for silence, loss and contradictory reports.
+/// Checks of one core for silent members, lost tasks and contradictory reports, and the probes of hosts.
 #[derive(Debug)]
 pub struct Liveness {
     /// Time without a message after which a registered worker is silent; 0 means never.
@@ -251,7 +253,7 @@ pub struct Liveness {
     is_spine: bool,
     /// Pending probes of hosts.
     probes: ArrayVec<NeighbourProbe, PROBES_MAX>,
-    /// Next set of every port's neighbour cache to sweep.
+    /// Last swept set of every port's neighbour cache.
     sweep: usize,
     /// Number of ports.
     ports: usize,
@@ -296,7 +298,8 @@ impl Liveness {
         liveness
     }
 
-    /// Reserves memory for `pools` pools, `places` places for members in all of them, and `servers` servers.
+    /// Reserves memory for `pools` pools, `places` places for members in all of them, and `servers` servers. A polling
+    /// core can then add pools without allocating.
     pub(super) fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
         // Reserves memory for `count` elements in all.
         fn reserve<T>(list: &mut Vec<T>, count: usize) {
@@ -422,7 +425,7 @@ impl Liveness {
         self.shared[pool] = shared;
     }
 
-    /// Returns the timeout in milliseconds, for acknowledgements.
+    /// Returns the timeout in milliseconds. Acknowledgements of registrations carry it to the workers.
     #[must_use]
     pub fn timeout_ms(&self) -> u16 {
         (self.timeout_ns / 1_000_000).min(u64::from(u16::MAX)) as u16
@@ -493,8 +496,8 @@ impl Liveness {
         }
     }
 
-    /// Checks all members that are out, and a part of the rest, so that a lap covers all. Also probes hosts. Returns
-    /// true if a member came back.
+    /// Checks all members that are out, and the next part of the lap. Also queues probes of hosts. Returns true if a
+    /// member came back. It may take waiting tasks.
     pub(super) fn tick(
         &mut self,
         now_ns: u64,
@@ -603,7 +606,8 @@ impl Liveness {
         self.take_out(index, dispatcher);
     }
 
-    /// Adopts a registering worker's presence from an earlier run, if it was registered or silent.
+    /// Adopts a worker's presence from the previous process, if its server registers workers and it was registered or
+    /// silent.
     pub(super) fn take_over(
         &mut self,
         pool: usize,
@@ -637,7 +641,7 @@ impl Liveness {
         }
     }
 
-    /// Applies the number of workers in a leaf's signal as the leaf's weight.
+    /// Applies the number of workers in a leaf's last signal as the leaf's weight. A leaf without workers is away.
     fn weigh(&mut self, index: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[index];
         let member = watch.member;
@@ -769,8 +773,8 @@ impl Liveness {
         }
     }
 
-    /// Replaces impossible loads in a pool's reports by the number of tasks that the members were sent and
-    /// have not answered.
+    /// Lowers impossibly high loads in a pool's reports to the number of the member's outstanding tasks, and raises the
+    /// loads of doubted members to it.
     #[inline(always)]
     pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
         // The bits of all loads together reach a power of two exactly if one of the loads does.
@@ -858,8 +862,8 @@ impl Liveness {
         }
     }
 
-    /// Checks the members that are out. Readmits those that report again or whose host answers. Returns true if
-    /// there were any.
+    /// Checks the members that are out. Readmits those that report again, and those that need no registration once
+    /// their host answers. Returns true if it readmitted any.
     fn check_out_members(
         &mut self,
         now_ns: u64,

@@ -108,7 +108,7 @@ pub struct Network {
     ports: Vec<PortAddress>,
     /// Servers by index (place).
     servers: Vec<Server>,
-    /// Index of the pool with each id; [`NO_POOL`] if there is none.
+    /// Index of the pool with each id; [`NO_POOL`] if there is none, or it takes no new tasks.
     pool_index: Box<[u16; 1 << 16]>,
     /// Pool ids by index; `None` where there is no pool.
     pool_ids: Vec<Option<u16>>,
@@ -126,7 +126,8 @@ pub struct Network {
     is_spine: bool,
     /// True in a program that embeds the library and sends no packets through it.
     is_embedded: bool,
-    /// Servers of a spine, each address once. In `servers`, a leaf of several pools has several entries.
+    /// Leaves of a spine, sorted by address, each address once. In `servers`, a leaf of several pools has several
+    /// entries.
     hosts: Vec<(IpAddr, Server)>,
     /// Leaves of a spine in their pools, sorted by leaf id and index of the pool.
     leaves: Vec<((u16, u16), Worker)>,
@@ -320,7 +321,8 @@ impl Network {
         }
     }
 
-    /// Adds the next pool. All hosts must have been added before.
+    /// Adds the next pool. All hosts must have been added before. The id of a closed pool gets no index, so that new
+    /// tasks do not find the pool.
     fn add_pool(&mut self, pool: u16, places: &NetworkPool) -> Result<(), NetworkError> {
         self.check_families(places)?;
         if let Some(id) = places.id.filter(|_| !places.is_closed) {
@@ -350,7 +352,7 @@ impl Network {
         Ok(())
     }
 
-    /// Returns the part that stays the same while the node runs.
+    /// Returns the part that stays the same while the node runs. The control thread builds the next network from it.
     #[must_use]
     pub fn base(&self) -> FixedNetwork {
         let (udp_port, node, local_port) = (self.udp_port, self.node, self.local_port);
@@ -484,8 +486,8 @@ impl Network {
         &self.ports
     }
 
-    /// Returns true if packets of a family may concern the pool at this index: it has no servers of the opposite one,
-    /// or does not exist.
+    /// Returns true unless the servers of the pool at this index have the opposite family: packets of this family
+    /// cannot concern such a pool. An index without a pool takes both families.
     #[inline]
     pub(super) fn takes<A: Family>(&self, pool: usize) -> bool {
         self.family::<A::OppositeFamily>().members(pool).is_empty()
@@ -516,7 +518,7 @@ impl Network {
         self.pool_ids.len()
     }
 
-    /// Returns the index of the pool with this id.
+    /// Returns the index of the pool with this id; `None` for an unknown pool, and for one that takes no new tasks.
     #[inline]
     #[must_use]
     pub fn pool(&self, id: u16) -> Option<usize> {
@@ -536,7 +538,8 @@ impl Network {
         self.pool_ids[index]
     }
 
-    /// Returns the worker with this id.
+    /// Returns the place of the worker with this id; `None` for an unknown worker. A spine has no workers: see
+    /// [`Network::leaf`].
     #[inline]
     #[must_use]
     pub fn worker(&self, id: u16) -> Option<Worker> {
@@ -544,7 +547,7 @@ impl Network {
         self.v4.worker(id).map(|place| place.worker).or_else(v6)
     }
 
-    /// Returns a pool's member.
+    /// Returns the worker id and next hop of a pool's member.
     #[inline]
     #[must_use]
     pub fn target(&self, pool: usize, member: Member) -> &Destination {
@@ -565,13 +568,13 @@ impl Network {
         self.direct.get(pool).copied().unwrap_or_default()
     }
 
-    /// Returns the members of the pool at this index.
+    /// Returns the members of the pool at this index, by place. Vacant places are among them.
     #[must_use]
     pub fn members(&self, pool: usize) -> &[Destination] {
         &self.members[pool]
     }
 
-    /// Returns the number of workers.
+    /// Returns the number of workers; at a spine, of leaves, once per pool.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.members.iter().flatten().filter(|member| member.is_occupied()).count()

@@ -20,7 +20,8 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
 use crate::wire::{ipv4, task, udp};
 
-/// Readdresses tasks to their worker's server, and replies to their client. Returns tasks that a full queue refuses.
+/// Readdresses scheduled tasks to their worker's server, and replies to their client. Sends tasks that a full queue
+/// refuses back to their client.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -83,8 +84,8 @@ pub(super) fn removed<A: Family>(address: A) -> FoldedDelta {
     FoldedDelta::fold(A::replace(ChecksumDelta::default(), address, A::default()))
 }
 
-/// Readdresses a task, whose UDP header is at an offset, to its member, and writes the choice into its task header. It
-/// is at `index` of a burst. `removed` is the checksum change of removing its old destination.
+/// Readdresses a task, whose UDP header is at an offset, to its member, and writes the choice into its task header.
+/// Sets the verdict at `index` of a burst. `removed` is the checksum change of removing its old destination.
 #[inline(always)]
 pub(super) fn readdress_task<A: Family>(
     neighbours: &Neighbours,
@@ -213,7 +214,8 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
         Self { network, neighbours, now_ms, pool, last: None }
     }
 
-    /// Returns the slot of a next hop behind a port. Adds the next hop to the neighbour table if it is unknown.
+    /// Returns the slot of a next hop behind a port. Adds the next hop to the neighbour table if it is unknown. Records
+    /// the use, so that the entry stays in the table and its host is probed.
     #[inline]
     fn slot(&self, (port, address): (usize, A)) -> Slot {
         let found = self.neighbours.find(port, address);
@@ -299,7 +301,8 @@ fn write_next_hop(
     }
 }
 
-/// Writes the source MAC address of a packet whose next hop is not resolved. Returns its verdict.
+/// Writes the source MAC address of a packet whose next hop is not resolved, and zeros for the destination. Returns its
+/// verdict. The caller holds the packet and writes the destination once it is known.
 #[cold]
 fn hold(next_hop: &NextHop, worker: u16, frame: &mut [u8]) -> Verdict {
     ether::emit_bits(frame, Mac::default().to_bits(), next_hop.src_mac);

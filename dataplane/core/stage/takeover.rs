@@ -11,12 +11,14 @@ pub struct InheritedEstimate {
     pub load: Load,
     /// Tasks sent to the member and not answered.
     pub outstanding: u32,
-    /// Presence of the member: registered or silent.
+    /// Presence of the member. The stages adopt only that of a registered or silent worker whose server registers its
+    /// workers.
     pub presence: MemberPresence,
 }
 
 impl Stages {
-    /// Adopts the estimates of a pool's members. Must be called before the first packet, on every core.
+    /// Adopts the previous process's estimates of a pool's members. Must be called before the first packet, on every
+    /// core.
     pub fn take_over(&mut self, pool: usize, beliefs: &[(Member, InheritedEstimate)]) {
         let dispatcher = &mut self.dispatchers[pool];
         for &(member, InheritedEstimate { load, outstanding, presence }) in beliefs {

@@ -26,7 +26,7 @@ pub struct NewPool {
     pub unfinished: PoolQueue,
 }
 
-/// Change to a pool's dispatcher, for every kind of node.
+/// Change to a pool's dispatcher, on a leaf, a spine or an agent.
 #[derive(Debug)]
 pub enum DispatcherChange {
     /// Speeds of all members, by place, relative to each other.
@@ -53,7 +53,7 @@ impl DispatcherChange {
 pub enum Step {
     /// Adds a pool: at the next index, or in the place of an ended one.
     Begin {
-        /// The pool; afterwards, the parts of the ended one.
+        /// The pool; afterwards, the ended one's dispatcher and the unused queue, or `None`.
         new: Box<Option<NewPool>>,
         /// Index of the pool.
         pool: usize,
@@ -109,16 +109,16 @@ pub struct Update {
     pub fabric: Option<Box<Fabric>>,
     /// Changes, in order.
     pub steps: Vec<Step>,
-    /// Pools with changed members, speeds or policy. Their policies review these once.
+    /// Existing pools with changed members, speeds or policy. Their policies review these once.
     pub changed_pools: Vec<usize>,
 }
 
-/// Sizes for which a core's stages, and the code around them, have memory.
+/// Sizes of a core's memory. The node allocates its task queues for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Number of pools.
     pub pools: usize,
-    /// Number of tasks that wait for workers, in all pools.
+    /// Maximum number of tasks that wait for workers, in all pools.
     pub waiting: usize,
 }
 
@@ -170,7 +170,7 @@ impl Stages {
             self.settle_drained(pool);
             self.dispatchers[pool].review_members();
         }
-        self.freed = true;
+        self.freed = true; // other members or another policy may take waiting tasks
     }
 
     /// Swaps the network and the tables that depend on it.
@@ -258,7 +258,8 @@ impl Stages {
         }
     }
 
-    /// Adds a pool, or puts it in the place of an ended one and leaves that one in `place`.
+    /// Adds a pool, or puts it in the place of an ended one and leaves that one in `place`. The place's queue of
+    /// unfinished tasks stays: the tasks of the ended pool are no longer in the affinity table.
     fn begin(&mut self, pool: usize, place: &mut Option<NewPool>) {
         let Some(mut new) = place.take() else { return };
         if pool < self.dispatchers.len() {

@@ -293,16 +293,17 @@ const UNIT_BITS: u32 = 10;
 /// Number of a pause word's bits that hold the length.
 const LENGTH_BITS: u32 = 24;
 
-/// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds.
+/// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds. Load generators
+/// exclude the tasks that it delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PollPause {
-    /// Last poll before the pause.
+    /// Last poll before the pause, or the planned end of a sleep.
     pub from: u64,
-    /// First poll after it.
+    /// First poll after it, or the core's end.
     pub to: u64,
 }
 
-/// Number of packets received by a node from which on a core without any counts as idle. After fewer, a core may
+/// Minimum number of packets that a node has received before a core without any counts as idle. After fewer, a core may
 /// have got none by chance, or the network carries nothing.
 const SPREAD_AFTER: u64 = 10_000;
 
@@ -317,7 +318,8 @@ pub fn idle_cores(received: impl Iterator<Item = u64> + Clone) -> Vec<usize> {
     }
 }
 
-/// Counters of one core. Only that core writes; any thread may read.
+/// Counters of one core. Each word has one writer: the core, or for [`Gauge::StallTicks`] the thread that watches the
+/// cores. Any thread may read.
 #[derive(Clone, Debug)]
 pub struct Counters(Slice<AtomicU64>);
 
@@ -332,13 +334,13 @@ impl Counters {
         Self(words)
     }
 
-    /// Returns the number of polls of this core, with and without packets.
+    /// Returns the number of polls of this core, with and without packets. It shows whether the core still polls.
     #[must_use]
     pub fn polls(&self) -> u64 {
         self.read(Counter::BusyPolls) + self.read(Counter::EmptyPolls)
     }
 
-    /// Creates counters in memory of their own.
+    /// Creates counters in memory of their own, for a worker thread or a test.
     #[must_use]
     pub fn heap() -> Self {
         Self::new(Region::heap(8 * WORDS).slice(0, WORDS))
@@ -429,8 +431,8 @@ impl Counters {
         self.totals().dropped()
     }
 
-    /// Adds the counts of `source` since the last call. `folded` holds the values of that call and gets the new ones.
-    /// Ignores gauges.
+    /// Adds the counts of `source`, a worker thread's counters, since the last call. `folded` holds the values of that
+    /// call and gets the new ones. Ignores gauges.
     pub fn fold(&self, source: &Self, folded: &mut [u64; COUNT]) {
         for (index, folded) in folded.iter_mut().enumerate() {
             if METRICS[index].kind == CounterKind::Counter {
@@ -509,7 +511,7 @@ impl Totals {
         &self.0
     }
 
-    /// Returns the metrics with lower values than `before`. While a node runs, only gauges fall.
+    /// Returns the metrics with lower values than `before`, for tests: while a node runs, only gauges fall.
     pub fn decreased_since(&self, before: &Self) -> impl Iterator<Item = &'static Metric> {
         let words = METRICS.iter().zip(self.0.iter().zip(&before.0));
         words.filter(|(_, (now, before))| now < before).map(|(metric, _)| metric)

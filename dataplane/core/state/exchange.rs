@@ -26,14 +26,15 @@ pub struct Exchange {
 /// Update from a remote core. The first field is the core's index among the remote cores.
 #[derive(Debug)]
 pub enum RemoteUpdate<'a> {
-    /// New messages.
+    /// New messages of one subject: members and their values.
     Messages(usize, Subject, &'a [(Member, u16)]),
     /// Messages were lost. The last published value of every member must be looked up.
     Lost(usize),
 }
 
 impl Exchange {
-    /// Creates the ends of `core` in a region of several cores, whose rings are still empty.
+    /// Creates the ends of `core` in a region of several cores. The rings must be unused: all ends start at the first
+    /// line.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize) -> Self {
         // Lines and head of a core's ring. The head has the first line to itself.

@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Returns the fix for a system error about a file, to be appended to the error's text; empty for other errors.
+/// Returns the fix for a system error about a file, which callers append to the error's text; empty for other errors.
 #[must_use]
 pub fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -76,7 +76,7 @@ fn regular(path: &Path) -> io::Result<ExistingFile> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
-/// Returns true if the process or the system has no file descriptor left.
+/// Returns true for the errors of a process or system without a free file descriptor.
 #[must_use]
 pub fn has_no_descriptor(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
@@ -179,8 +179,8 @@ impl ExistingFile {
         self.stat.st_size.unsigned_abs()
     }
 
-    /// Returns true if this process may not replace it: it belongs to another user and lies in a sticky folder,
-    /// where only owners may replace files, like `/tmp` and `/dev/shm`. `path` is its path.
+    /// Returns true if this process may not rename a new file over it: it belongs to another user and lies in a sticky
+    /// folder like `/tmp`, where only the owners of the file and of the folder may replace it. `path` is its path.
     ///
     /// # Errors
     /// If a system call fails.
@@ -211,7 +211,7 @@ impl ExistingFile {
         format!("{kind} of user {}", self.owner())
     }
 
-    /// Returns a path to it that no other process can change.
+    /// Returns a path to it that is valid during the life of `self`, and independent of the file's name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         descriptor_path(&self.place)
@@ -251,7 +251,8 @@ impl ExistingFile {
 /// Mode bits that give access to the group or to other users.
 const FOREIGN: u32 = 0o077;
 
-/// Checks that only `user` and root have access to a file with this owner and mode.
+/// Checks that only `user` and root have access to a file with this owner and mode. Separate from
+/// [`ExistingFile::check_private`] for tests with other users.
 ///
 /// # Errors
 /// If another user has access. The error is the reason.
@@ -471,7 +472,8 @@ impl Scratch<File> {
 /// Mode of a new report, minus the umask.
 const REPORT: Mode = OWNERS.union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH).union(Mode::WOTH);
 
-/// A file that a command writes once, at its end, for its user: an account, a report, a figure.
+/// A file that a command writes once for its user and completes at its end: an account, a report, a figure. Checked at
+/// the command's start, so that a long run does not end without its result.
 ///
 /// The path shows the previous file until the new one is complete. A full disk therefore leaves the previous
 /// file whole.
@@ -483,7 +485,7 @@ pub struct ReportFile<'a> {
 }
 
 impl<'a> ReportFile<'a> {
-    /// Checks that the file can be written, and changes nothing. Errors begin with `option`, the command's
+    /// Checks that the file can be written, and leaves it unchanged. Errors begin with `option`, the command's
     /// option that names the file.
     ///
     /// # Errors
@@ -494,7 +496,7 @@ impl<'a> ReportFile<'a> {
         Ok(file)
     }
 
-    /// Checks that the file can be written.
+    /// Checks that the file can be written: creates and removes another file in its folder.
     fn try_new(self) -> io::Result<()> {
         self.previous()?;
         Scratch::create(self.path, REPORT).map(drop)
@@ -637,7 +639,7 @@ impl FileIdentity {
 /// Reason why a process cannot get the lock of a path.
 #[derive(Debug)]
 pub enum NameError {
-    /// Held by another process, with its number if readable.
+    /// Held already, with the number of the holder's process if readable.
     Held(Option<u64>),
     /// The file at this path is not our lock; the text describes it.
     Foreign(PathBuf, String),
@@ -652,8 +654,8 @@ impl From<io::Error> for NameError {
 }
 
 /// Exclusive right of one process to create or replace the file at a path. It holds the lock of the file
-/// PATH`.lock` for its lifetime. Only that file's owner can open it, so no other user can keep the owner from the
-/// path.
+/// PATH`.lock` for its lifetime. Only that file's owner can open it, so no other user can hold
+/// the lock.
 ///
 /// A look at the path is not enough. Two processes may both find it free, or find the same dead file, and replace each
 /// other's. A lock on the state file itself would let its readers block the owner.
@@ -781,7 +783,7 @@ impl Drop for NameLock {
 pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::uninit();
     // SAFETY: the set is initialised before it is read, and all pointers are to live memory. The mask that
-    // the second call writes is read only after its success.
+    // `pthread_sigmask` writes is read only after its success.
     let set = unsafe {
         let mut set = MaybeUninit::uninit();
         libc::sigemptyset(set.as_mut_ptr());
@@ -791,8 +793,9 @@ pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     };
     let result = write();
     if let Some(set) = set {
-        // The call consumes a pending SIGXFSZ, unless the caller itself had blocked the signal.
-        // SAFETY: as above. The signal is directed at this thread, so no other thread waits for it.
+        // `sigtimedwait` consumes a pending SIGXFSZ, which the system directs at the writing thread. If the caller
+        // itself had blocked the signal, it stays pending.
+        // SAFETY: as above.
         unsafe {
             let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             if libc::sigismember(before.as_ptr(), libc::SIGXFSZ) == 0 {
@@ -815,8 +818,8 @@ pub fn block_signals() {
     }
 }
 
-/// Gives the calling thread idle priority: it gets only CPU time that no other thread wants. For the writer of the
-/// state file, which must not delay a polling core.
+/// Gives the calling thread idle priority, below all normal threads. For the writer of the state file, which must not
+/// delay a polling core.
 pub fn set_idle_priority() {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters live through the call, which only reads them. A refusal changes nothing.
@@ -837,7 +840,7 @@ pub fn raise_priority() -> io::Result<()> {
 }
 
 /// Returns the number of a group, given by its number or its name on this machine. Does not look up a number. Returns
-/// `None` if no group has the name.
+/// `None` if no group has the name, or its lookup fails.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
     if let Ok(number) = name.parse() {

@@ -58,12 +58,12 @@ impl Histogram<'_> {
 /// Content of a [`Histogram`], or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HistogramSnapshot {
-    /// Recorded durations.
+    /// Number of recorded durations.
     pub count: u64,
     /// Their sum in nanoseconds.
     pub sum_ns: u64,
-    /// Durations by the inclusive upper bound of their bucket in nanoseconds: 10, 20, 50, 100 and so on to
-    /// 10 s, without empty buckets. Durations above 10 s are only in `count`.
+    /// Number of durations by the inclusive upper bound of their bucket in nanoseconds: 10, 20, 50, 100 and so on
+    /// to 10 s, without empty buckets. `count` and `sum_ns` also include durations above 10 s.
     pub buckets: BTreeMap<u64, u64>,
 }
 

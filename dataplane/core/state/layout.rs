@@ -1,17 +1,18 @@
 //! Offsets of all sections of a state region. Writer and readers compute the same layout from the region's
-//! shape, which the header and the pools' entries hold. A *place* is a slot that a member may fill later.
+//! shape, which the header and the pools' entries hold. A *place* is room for one member, free or
+//! taken: "per member" below means per place.
 //!
 //! The *control thread* changes a node's configuration; the *cores* poll packets. The section `told` has the values
 //! that a core last published to remote cores.
 //!
 //! | section | words | written by |
 //! |---|---|---|
-//! | header | u64 x [`HEADER_WORDS`] | creator |
+//! | header | u64 x [`HEADER_WORDS`] | creator; the epoch, control thread |
 //! | pools | per pool: id, or all ones for none; places for members; texts about its policy, see [`pool_word`] | control thread |
 //! | servers | two u64 per server: its IPv6 address, or its IPv4 address as one (RFC 4291, 2.5.5.2) | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; link watcher |
-//! | presence | per pool, u32 per member, see [`super::member::MemberPresence`] | any core; absent, control thread |
+//! | presence | per pool, u32 per member, see [`super::member::MemberPresence`] | any core; control thread for a new or freed place |
 //! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
 //! | oldest | per pool, u64 per core: start of its longest wait, 0 if no task waits; each core reads all | that core |
 //! | lost | per pool, u32 per member: tasks written off | any core |
@@ -21,7 +22,7 @@
 //! | per core: elsewhere | as own, with outstanding only: sums published by remote cores; none on a node with one core | that core |
 //! | per core: told | per member, u16: last published value; none on a node with one core | that core |
 //! | per core: ring | see [`super::broadcast`]; none on a node with one core | that core |
-//! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
+//! | per core: idle lists | per pool: u16 count; u16 per listed member; u16 per member: its place in the list | that core |
 //! | per core: queued | u64 per pool: waiting tasks | that core |
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
 //! | per core: histograms | per pool, see [`super::histogram`]: ages of load reports at decisions, then times in the queue | that core |
@@ -74,7 +75,7 @@ pub struct TableShape {
     pub servers: usize,
     /// Number of ports, each with a cache of neighbours.
     pub ports: usize,
-    /// Number of neighbours that the configuration names: next hops to servers, and gateways.
+    /// Number of neighbours that the configuration names: next hops to servers and spines, and gateways.
     pub pinned: usize,
     /// Number of nodes of a rack without a leaf.
     pub nodes: usize,
@@ -83,9 +84,9 @@ pub struct TableShape {
 /// Layout of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolLayout {
-    /// Index of its first member among those of all pools.
+    /// Index of its first place among the places of all pools.
     pub first_member: usize,
-    /// Number of its members.
+    /// Number of its places for members.
     pub members: usize,
     /// Offset of its tokens.
     pub tokens: usize,
@@ -99,14 +100,14 @@ pub struct PoolLayout {
     pub quanta: usize,
 }
 
-/// Layout of an idle list.
+/// Layout of one core's list of a pool's idle members.
 #[derive(Clone, Debug)]
 pub struct IdleLayout {
     /// Offset of its count.
     pub count: usize,
-    /// Offset of the listed members.
+    /// Offset of the listed members, in order.
     pub members: usize,
-    /// Offset of the places of all members in that list.
+    /// Offset of each member's index in that list.
     pub places: usize,
 }
 
@@ -144,9 +145,9 @@ pub struct Layout {
     pub pool_entries: usize,
     /// Offset of the servers.
     pub servers: usize,
-    /// Offset of the workers, one per member of every pool.
+    /// Offset of the workers, one per place of every pool.
     pub workers: usize,
-    /// Number of members of all pools.
+    /// Number of places for members of all pools.
     pub members: usize,
     /// Offset of the neighbour table.
     pub neighbours: usize,
@@ -211,7 +212,8 @@ impl Layout {
     }
 
     /// Returns the sections' names and byte ranges, from the first byte to the last. A name occurs several
-    /// times if each pool or core has such a section.
+    /// times if each pool or core has such a section. Memory tracers attribute accesses
+    /// to sections by these ranges.
     #[must_use]
     pub fn sections(&self) -> Vec<(&'static str, Range<usize>)> {
         let mut starts = vec![
@@ -249,7 +251,7 @@ impl Layout {
     }
 }
 
-/// Writes a text into words, cut to their size.
+/// Writes a text into words: cuts it to their size, or fills the rest with zeros.
 pub fn write_text(words: &[AtomicU64], text: &str) {
     let mut bytes = text.bytes().chain(std::iter::repeat(0));
     for word in words {
@@ -258,14 +260,14 @@ pub fn write_text(words: &[AtomicU64], text: &str) {
     }
 }
 
-/// Reads the text in these words.
+/// Reads the text in these words, up to the first zero byte. Replaces invalid UTF-8, which a cut may leave.
 pub fn read_text(words: &[AtomicU64]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// Computes the layout of one core. `has_several` is true if the node has more cores: only then does the core need
+/// Computes the layout of one core. `has_several` is true on a node with several cores: only there does a core need
 /// the sections of the exchange.
 fn core(cursor: &mut Cursor, pools: &[usize], members: usize, has_several: bool) -> CoreLayout {
     let if_several = |bytes| if has_several { bytes } else { 0 };

@@ -38,7 +38,7 @@ impl Load {
         self.0 >> 16
     }
 
-    /// Converts a number of tasks, with fractions.
+    /// Returns the load of a fractional number of tasks.
     #[must_use]
     pub fn of(tasks: f64) -> Self {
         Self((tasks * 65_536.0) as u32)
@@ -51,22 +51,23 @@ impl Load {
     }
 }
 
-/// State of a member.
+/// Presence of a member, which all cores share: only a configured or registered one gets tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u32)]
 pub enum MemberPresence {
-    /// Configured, and never registered.
+    /// Configured, and never registered. Gets tasks.
     Configured = 0,
     /// Registered and live.
     Registered = 1,
-    /// Registered once, and silent since.
+    /// Registered once, and silent since. Also after a return from `Unreachable`, until its next report.
     Silent = 2,
-    /// Its server, or the next hop to it, does not answer ARP.
+    /// Its server, or the next hop to it, does not answer ARP or neighbour discovery.
     Unreachable = 3,
     /// Unused place.
     Absent = 4,
-    /// Not registered, while its server registers its workers. Gets no tasks.
+    /// Not registered yet, although its server registers its workers. At a spine: a leaf without
+    /// reports in a pool with signals from other leaves.
     Unregistered = 5,
 }
 
@@ -126,7 +127,7 @@ impl RackWord {
         if self.0 & Self::HAS_WORKERS == 0 { None } else { Some((self.0 >> 8) as u16 & 0x7FFF) }
     }
 
-    /// Returns the number of signals so far, modulo 2^8.
+    /// Returns the number of signals so far, modulo 2^8. A changed number shows that the leaf is alive.
     pub const fn signals(self) -> u32 {
         self.0 >> 24
     }
@@ -148,19 +149,19 @@ impl RackWord {
         Self(if doubted { self.0 | Self::DOUBTED } else { self.0 & !Self::DOUBTED })
     }
 
-    /// Returns the word with another presence.
+    /// Returns the word with another presence and the same other bits.
     pub const fn with(self, presence: MemberPresence) -> Self {
         Self(self.0 & !Self::PRESENCE | presence as u32)
     }
 }
 
-/// Number of a task to decide on, assigned by its scheduler. A simulator finds the task by the number in its reply.
-/// Numbers repeat after 2^32.
+/// Number of a scheduling decision. A simulator assigns it, and finds the task by the number in its reply. Packets do
+/// not carry it. Numbers repeat after about 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionNumber(NonZeroU32);
 
 impl DecisionNumber {
-    /// Returns the decision of task number `task`, counted from 0. Adds one, because a decision is never 0.
+    /// Returns the number of the decision on task `task`, counted from 0. Adds one, because the number is never 0.
     #[inline]
     #[must_use]
     pub const fn of(task: u64) -> Self {
@@ -217,14 +218,14 @@ impl LoadEstimate {
         Load(self.reported as u32)
     }
 
-    /// Returns the load that this core sent since.
+    /// Returns the load sent by this core since that report.
     #[inline]
     #[must_use]
     pub const fn drift(self) -> Load {
         Load(self.drift)
     }
 
-    /// Returns the sum of both.
+    /// Returns the sum of both, which may exceed 32 bits.
     #[inline]
     #[must_use]
     pub const fn total(self) -> u64 {

@@ -1,11 +1,12 @@
-//! Neighbour table: MAC addresses of hosts on the node's own networks. They are learnt by ARP (RFC 826) or
-//! neighbour discovery (RFC 4861) and shared by all cores. A core looks up the next hop of each packet that it sends.
+//! Neighbour table: MAC addresses of hosts on the node's own networks, shared by all cores. A core looks up the next
+//! hop of each packet that it sends. The node learns addresses from ARP (RFC 826), from neighbour discovery (RFC 4861),
+//! and from clients' packets.
 //!
 //! The table has two areas, so that no packet can evict a neighbour that the configuration names. *Pinned*
-//! entries are the next hops to servers and the gateways. They are created at the start, stay, and are found
-//! by open addressing with a load of at most one half. All other hosts, mostly clients, are in a cache: each
-//! port has [`PORT_SLOTS`] entries of its own, in sets of eight ways chosen by a keyed hash. A look-up reads
-//! one set. A full set evicts its least recently used unresolved entry, or, without unresolved entries, its
+//! entries are the next hops to servers and spines, and the gateways. They stay while the configuration needs them,
+//! and are found by open addressing with a load of at most one half. All other hosts, mostly clients, are in a
+//! cache: each port has [`PORT_SLOTS`] entries of its own, in sets of eight ways chosen by a keyed hash. A look-up
+//! reads one set. A full set evicts its least recently used unresolved entry, or, without unresolved entries, its
 //! least recently used resolved one.
 //!
 //! An IPv6 host's key holds 32 bits of a keyed hash of its address. Two further words hold the address
@@ -32,7 +33,7 @@ const WAYS: usize = 8;
 /// Number of u64 words of a set. The keys, MAC addresses, times, and upper and lower halves of IPv6 addresses
 /// have one cache line each.
 const SET_WORDS: usize = 5 * WAYS;
-/// Age in milliseconds from which the MAC address of a host that receives packets is confirmed (Linux:
+/// Age in milliseconds of a confirmation from which the node probes a host to which it sends packets (Linux:
 /// `base_reachable_time_ms`).
 pub const REACHABLE_MS: u32 = 30_000;
 /// Number of sets of each port's cache.
@@ -42,7 +43,7 @@ pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 const TAKEN: u64 = 1 << 63;
 /// Flag of an IPv6 host's key word. Its lower half is a hash of the address.
 const V6: u64 = 1 << 62;
-/// Key word of a place that a core is just assigning to a host.
+/// Key word of a cache place that a core is just assigning to an IPv6 host.
 const BUSY: u64 = 2;
 /// Key word of an unpinned place of the pinned area (a tombstone): a search continues behind it, unlike behind
 /// a free place, which is 0.
@@ -59,8 +60,8 @@ const SUSPECT: u64 = 1 << 60;
 /// Flag of a port's word (at the table's end) while its link is down. The remaining bits count the changes.
 const LINK_DOWN: u64 = 1;
 
-/// Place of a host in the table: index of its key word. A pinned entry keeps its place; a cached entry keeps
-/// it until it is replaced.
+/// Place of a host in the table: index of its key word. An entry keeps its place until it is unpinned (pinned) or
+/// replaced by another host (cached).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
@@ -120,7 +121,7 @@ impl Neighbours {
         Self { words, ports, pinned_sets: pinned_sets(pinned), seed }
     }
 
-    /// Creates a table in memory of this process.
+    /// Creates a table in memory of this process, with 0 as the hash's key.
     #[must_use]
     pub fn heap(ports: usize, pinned: usize) -> Self {
         let words = Self::words(ports, pinned);
@@ -164,7 +165,8 @@ impl Neighbours {
         &self.words[slot.0 as usize + 2 * WAYS]
     }
 
-    /// Returns the place of `address` on `port`'s network; `None` for an unknown host.
+    /// Returns the place of `address` on `port`'s network; `None` for an unknown host. Searches the cache first, then
+    /// the pinned area.
     #[inline]
     #[must_use]
     pub fn find<A: HostAddress>(&self, port: usize, address: A) -> Option<Slot> {
@@ -239,8 +241,8 @@ impl Neighbours {
         places.filter(|&at| self.key_at(at) & TAKEN != 0).map(|at| Slot(at as u32))
     }
 
-    /// Returns the pinned entry of `address` behind `port`. Returns `None` for a port that the table does not
-    /// have.
+    /// Returns the pinned entry of `address` behind `port`; `None` for an unknown host or port. Both may come from
+    /// another process's state file.
     #[must_use]
     pub fn find_pinned_host(&self, port: usize, address: IpAddr) -> Option<Slot> {
         if port >= self.ports {
@@ -258,8 +260,8 @@ impl Neighbours {
         }
     }
 
-    /// Returns the place of `address` in the cache. Adds it if necessary, in the place of another host in a
-    /// full set.
+    /// Returns the place of `address` in the cache. Adds it if necessary, in the place of another host in a full set.
+    /// Does not search the pinned area: the caller calls [`Neighbours::find`] first.
     #[must_use]
     pub fn insert<A: HostAddress>(&self, port: usize, address: A, now_ms: u32) -> Slot {
         let key = address.key(self, port);
@@ -324,7 +326,8 @@ impl Neighbours {
         is_whole.then_some(u128::from(upper) << 64 | u128::from(lower))
     }
 
-    /// Returns 32 bits of a keyed hash of an IPv6 address. They stand for it in fields of four bytes.
+    /// Returns 32 bits of a keyed hash of an IPv6 address. They stand for it in fields of four bytes, such as
+    /// those of questions.
     #[must_use]
     pub fn digest(&self, address: u128) -> u32 {
         let mix = |value: u64| {
@@ -381,7 +384,8 @@ impl Neighbours {
         LearnOutcome::Conflict
     }
 
-    /// Confirms the known address of the host at `slot`.
+    /// Records that the host at `slot` still has its known MAC address, after a packet from the host or a report from
+    /// behind it. Clears a suspicion and the flag of a request to all hosts.
     pub fn confirm(&self, slot: Slot, now_ms: u32) {
         let confirmed = (self.times(slot).load(Relaxed) >> 32) as u32;
         if self.mac_word(slot).load(Relaxed) & (SUSPECT | ASKED) != 0 {
@@ -400,7 +404,8 @@ impl Neighbours {
         self.times(slot).store(u64::from(now_ms) << 32 | used, Relaxed);
     }
 
-    /// Records that a packet uses the entry.
+    /// Records that a packet uses the entry: it then stays in a full set, and its host is probed. A confirmation by
+    /// another core at the same time may be lost, which only makes the host look older.
     #[inline]
     pub fn note_use(&self, slot: Slot, now_ms: u32) {
         let times = self.times(slot).load(Relaxed);
@@ -409,8 +414,8 @@ impl Neighbours {
         }
     }
 
-    /// Returns the milliseconds since the host was last confirmed; 0 for a configured one. Returns `None` for
-    /// one that needs confirmation at once or has no MAC address.
+    /// Returns the milliseconds since the host was last confirmed; 0 for a configured MAC address. Returns `None` for a
+    /// host that is suspect or has no MAC address: the node must ask at once.
     #[must_use]
     pub fn age_ms(&self, slot: Slot, now_ms: u32) -> Option<u32> {
         let word = self.mac_word(slot).load(Relaxed);
@@ -427,7 +432,8 @@ impl Neighbours {
         self.mac_word(slot).load(Relaxed) & SUSPECT != 0
     }
 
-    /// Returns true if the host was confirmed within the last `ms` milliseconds, regardless of later claims.
+    /// Returns true if the host was confirmed within the last `ms` milliseconds, regardless of later claims: a question
+    /// sent that long ago is answered. A configured MAC address always counts as confirmed.
     #[must_use]
     pub fn is_confirmed_within(&self, slot: Slot, ms: u64, now_ms: u32) -> bool {
         let confirmed = (self.times(slot).load(Relaxed) >> 32) as u32;
@@ -436,7 +442,8 @@ impl Neighbours {
     }
 
     /// Returns place and address of the hosts of one set of a port's cache that are in use and need confirmation.
-    /// In use means used within `reachable_ms`. Their last confirmation is older than that, or they are suspect.
+    /// In use means used within `reachable_ms`. Their last confirmation is older than that, or they are suspect. The
+    /// caller passes the sets in turn, one per tick.
     pub fn to_confirm(
         &self,
         port: usize,
@@ -514,7 +521,7 @@ impl Neighbours {
         (first..first + PORT_SLOTS).map(key_word)
     }
 
-    /// Returns all known hosts: port, address, and MAC address if resolved.
+    /// Returns all hosts in the table: port, address, and MAC address if resolved.
     pub fn iter(&self) -> impl Iterator<Item = (usize, IpAddr, Option<Mac>)> + '_ {
         let slots = WAYS * (self.pinned_sets + self.ports * PORT_SETS);
         (0..slots).map(key_word).filter_map(|at| {
@@ -587,7 +594,7 @@ impl HostAddress for u128 {
     }
 }
 
-/// Returns the key word of an IPv4 host: flag, 15 bits for the port, and the address.
+/// Returns a key word: flag, 15 bits for the port, and an IPv4 address or the digest of an IPv6 address.
 #[inline]
 fn key(port: usize, address: u32) -> u64 {
     TAKEN | (port as u64 & 0x7FFF) << 32 | u64::from(address)

@@ -32,7 +32,7 @@ const TOUCHED_MOST: usize = 8 * BURST;
 /// more of them read each message, and a member's load moves more between two bursts of one core.
 const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 
-/// State that a policy's core publishes to remote cores.
+/// Choice of the state that each core publishes about a pool to remote cores. Depends on the pool's policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishedState {
     /// Topic of its messages about members; `None` for no messages.
@@ -67,17 +67,17 @@ impl PublishedState {
 pub struct PoolExchange {
     /// State that this core publishes, as its policy needs it.
     publishes: PublishedState,
-    /// Minimum change in load that an overloaded core still publishes.
+    /// Minimum change in tasks that an overloaded core still publishes, from [`COARSE`].
     coarse: u16,
     /// Value that this core last published for each member.
     published: Slice<AtomicU16>,
     /// Values that remote cores publish, with the last counts received from each.
     remote_cores: Vec<RemoteCore>,
-    /// Sums of these counts, in the form of a core's own state.
+    /// Sums of these counts, in the form of a core's own state. Only the outstanding tasks are in use.
     remote_counts: Slice<LocalState>,
     /// Members that may have changed since the last exchange.
     touched: ArrayVec<Member, TOUCHED_MOST>,
-    /// True if too many members may have changed to list them, so all count as changed.
+    /// True if all members count as changed: after a new topic, or if `touched` has overflowed.
     all_touched: bool,
     /// Members with an unpublished change below `coarse`.
     delayed: Vec<Member>,
@@ -171,7 +171,7 @@ impl PoolExchange {
         self.publishes
     }
 
-    /// Sets the state to publish for a new policy. A new topic clears all values published before. Members
+    /// Sets the state to publish for a new policy. A new topic resets all values published before. Members
     /// have one token each until the policy changes that.
     pub(super) fn set_publishes(&mut self, publishes: PublishedState) {
         self.tokens_max = 1;
@@ -191,7 +191,7 @@ impl PoolExchange {
         self.publishes = publishes;
     }
 
-    /// Marks a member as changed.
+    /// Marks a member as changed, for the next publication.
     #[inline]
     pub fn touch(&mut self, member: Member) {
         if self.touched.try_push(member).is_err() {
@@ -306,17 +306,18 @@ impl PoolExchange {
         true
     }
 
-    /// Returns the value that a remote core last published for a member.
+    /// Returns the value that a remote core last published for a member. Replaces the messages that this core lost.
     pub(super) fn last_published(&self, remote: usize, member: Member) -> u16 {
         self.remote_cores[remote].published[member.index()].load(Relaxed)
     }
 
-    /// Sets the maximum number of a member's tokens; 1 by default.
+    /// Sets the maximum number of a member's tokens. 1 by default: the token is the member's idleness. Under a bound
+    /// on tasks, a member has one token per place for a task.
     pub fn set_tokens_max(&mut self, tokens_max: usize) {
         self.tokens_max = tokens_max;
     }
 
-    /// Releases a token of a member to all cores.
+    /// Releases a token of a member to all cores. Does nothing if all of its tokens are free.
     #[inline]
     pub(super) fn release(&self, member: Member) {
         self.tokens.put(member, self.tokens_max);
@@ -330,7 +331,7 @@ impl PoolExchange {
     }
 
     /// Takes a token of a member with the most free ones. Returns the member and the token's index among the member's
-    /// tokens; `None` if no token is free.
+    /// tokens, 0 if all of them were free. Returns `None` if no token is free.
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
@@ -363,7 +364,8 @@ impl PoolExchange {
         }
     }
 
-    /// Returns the start of the longest wait of a task on all remote cores; all ones if no task waits.
+    /// Returns the start of the longest wait of a task on any remote core; all ones if no task waits. A core lets a
+    /// task that waits longer elsewhere go first.
     #[inline]
     #[must_use]
     pub fn oldest_elsewhere(&self) -> u64 {

@@ -6,13 +6,13 @@
 //! fail; the thread then tries again.
 //!
 //! A mapped file could end the node by SIGBUS: another process may shorten it, and the disk may be full. The
-//! alternative was a memfd that readers map. It needs no copies, but ends with the node and excludes `cp` and a
-//! group's readers. A copy of 70 KiB takes 0.1 ms.
+//! alternative was a memfd that readers map. It needs no copies, but ends with the node; neither `cp` nor members of a
+//! group can read it. A copy of 70 KiB takes 0.1 ms.
 //!
 //! The file begins with [`HEAD`] bytes, starting with the words of [`word`]. Two places for copies follow.
 //! Copy number n is written to place n modulo 2; then the head names it. The named copy therefore stays
-//! intact until the next one is complete, even if the node is killed during a write. A mark over the whole
-//! copy shows a reader whether it is consistent.
+//! intact until the next one is complete, even if the node is killed during a write. The *mark*, a checksum of the
+//! whole copy, shows a reader whether the copy is consistent.
 
 use std::fs::File;
 use std::io;
@@ -41,9 +41,9 @@ pub const VERSION: u64 = 16 << 32 | super::counters::TABLE as u64;
 pub const HEAD: usize = 4096;
 /// Alignment of the copies' places.
 const PAGE: usize = 4096;
-/// Maximum size of a copy in bytes; the largest configuration needs less.
+/// Maximum size in bytes of a copy that a reader accepts, so that a damaged head cannot exhaust its memory.
 const LEN_MAX: u64 = 256 << 20;
-/// Time between two copies of at most 1 MiB. A larger state is copied less often.
+/// Time between two copies of a state of up to 1 MiB. Each further MiB adds as much.
 pub const PERIOD: Duration = Duration::from_millis(50);
 /// Maximum number of attempts of a reader that the writer overtakes. Reading a copy takes a small part of [`PERIOD`].
 const TRIES: usize = 100;
@@ -77,7 +77,7 @@ pub enum CopyError {
     Damaged(String),
 }
 
-/// Returns a checksum of a copy. It differs, almost certainly, if any word of the copy differs.
+/// Returns the checksum of copy `number`. It differs, almost certainly, if the number or any word differs.
 fn mark(number: u64, words: impl Iterator<Item = u64>) -> u64 {
     // FNV-1a by words. Each step is one to one, so a change of one word always shows.
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
@@ -100,14 +100,14 @@ pub fn change_words(file: &mut [u8], change: impl FnOnce(&mut [u64])) {
     file[8 * word::MARK..][..8].copy_from_slice(&mark.to_le_bytes());
 }
 
-/// Returns the little-endian word of up to 8 bytes.
+/// Returns the little-endian word of up to 8 bytes. Missing bytes are 0.
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
-/// Returns the offset of copy `number`.
+/// Returns the offset in the file of copy `number`, of `len` bytes.
 fn place(number: u64, len: u64) -> u64 {
     HEAD as u64 + (number & 1) * len.next_multiple_of(PAGE as u64)
 }
@@ -117,7 +117,8 @@ fn file_len(len: u64) -> u64 {
     place(1, len) + len.next_multiple_of(PAGE as u64)
 }
 
-/// Returns the newest copy in a file of `file_bytes` bytes. `read_at` fills a buffer from an offset on.
+/// Returns the newest copy in a file of `file_bytes` bytes. `read_at` fills a buffer from an offset on. Tries again if
+/// the writer overwrites the copy meanwhile.
 ///
 /// # Errors
 /// If there is no readable copy.
@@ -167,7 +168,7 @@ pub fn newest(
     Err(CopyError::Damaged("it changed whenever it was read".to_owned()))
 }
 
-/// Converts a read error.
+/// Converts a read error. An early end of the file counts as damage: another process has shortened it.
 fn unreadable(error: io::Error) -> CopyError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => CopyError::Damaged("it ends too early".to_owned()),
@@ -190,6 +191,7 @@ pub struct Publisher {
 struct Shared {
     region: Arc<Region>,
     path: PathBuf,
+    /// Locked during a copy, and during changes that a copy must have all of or none.
     copies: Mutex<Copies>,
     /// True once the publisher is dropped.
     is_over: AtomicBool,
@@ -201,15 +203,16 @@ struct Copies {
     file: File,
     /// Number of the last copy.
     number: u64,
-    /// Content of the last copy in the file.
+    /// Content of the last copy, read back from the file for its mark.
     written: Vec<u8>,
-    /// Failed writes in a row, of which only the first is logged.
+    /// Limits the log to the first failure and the end of an outage.
     outage: Outage,
 }
 
 impl Publisher {
     /// Creates the file at `path`, replaces any previous one, writes the first copy and starts the thread
-    /// that writes the next ones. Reserves all the space of the file at once. `group` may read it.
+    /// that writes the next ones. Reserves all the space of the file at once. `group` may read it. The file appears at
+    /// `path` only once its first copy is complete.
     ///
     /// # Errors
     /// If a system call fails.
@@ -293,7 +296,7 @@ impl Shared {
 }
 
 impl Copies {
-    /// Writes the next copy, and then the head that names it.
+    /// Writes the next copy over the older one, and then the head that names it.
     fn write(&mut self, region: &Region) -> io::Result<()> {
         let (number, len) = (self.number.wrapping_add(1), region.len() as u64);
         let offset = place(number, len);

@@ -21,19 +21,19 @@ pub const ALIGN: usize = 128;
 #[repr(C, align(128))]
 struct Line([u8; ALIGN]);
 
-/// Owner of a region's memory.
+/// Owner of a region's memory, which frees or unmaps it.
 enum Backing {
     /// Memory of this process.
     Heap(Vec<Line>),
-    /// Mapped memory or file, which other processes may map too.
+    /// Mapped memory or file, which other processes may also map.
     Shared(MmapMut),
 }
 
-/// Without these seals another process could shrink the mapped memory. An access would then kill this
-/// process.
+/// Seals against resizing that shared memory must have. Without them another process could shrink the memory, and an
+/// access beyond its new end would kill this process.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Memory shared by all its [`Slice`]s.
+/// Memory of a state or a ring. Its [`Slice`]s share it and keep it alive.
 pub struct Region {
     /// First byte.
     base: NonNull<u8>,
@@ -57,7 +57,7 @@ impl Region {
         Arc::new(Self { base, len, backing: Backing::Heap(lines) })
     }
 
-    /// Maps the first `len` bytes of anonymous memory, which other processes may also map. All its pages are
+    /// Maps the first `len` bytes of sealed anonymous memory, which other processes may also map. All its pages are
     /// allocated at once. They stay in memory if this process may lock that much.
     ///
     /// # Errors
@@ -79,9 +79,9 @@ impl Region {
         Ok(Arc::new(Self { base, len, backing: Backing::Shared(map) }))
     }
 
-    /// Maps the first `len` bytes of a file that only this user may read or write. A process that shortened
-    /// the file would kill those that map it. Use it between a user's own tools, never for a node that other
-    /// users rely on.
+    /// Maps the first `len` bytes of a file that only this user may read or write, such as a clock file. The caller
+    /// checks that the file has `len` bytes. A process that shortened the file would kill those that map it. Use it
+    /// between a user's own tools, never for a node that other users rely on.
     ///
     /// # Errors
     /// If other users have rights to it, or if `mmap` fails.
@@ -104,7 +104,7 @@ impl Region {
         self.len
     }
 
-    /// Returns the start address in this process.
+    /// Returns the start address in this process, for tools that trace memory accesses.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.addr().get()
@@ -216,8 +216,8 @@ impl<T: Pod> std::fmt::Debug for Slice<T> {
     }
 }
 
-/// Runs `make` with memory preferred on a NUMA node. Memory first touched by this thread meanwhile lies on
-/// that node. It lies elsewhere if the node has no room.
+/// Runs `make` with memory preferred on a NUMA node, and then restores the thread's memory policy. Memory first
+/// touched by this thread meanwhile lies on that node. It lies elsewhere if the node has no room.
 ///
 /// # Errors
 /// If the system has no such node, or does not let the process choose.

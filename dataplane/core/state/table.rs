@@ -58,7 +58,7 @@ mod word {
     pub const RUNNING: usize = 9;
     /// Kind of the node, a [`super::Role`].
     pub const ROLE: usize = 10;
-    /// Number of neighbours that the configuration names.
+    /// Number of places for next hops and gateways that the configuration names.
     pub const PINNED: usize = 11;
     /// Number of the membership.
     pub const EPOCH: usize = 12;
@@ -163,7 +163,8 @@ pub struct PoolSpec {
     pub workers: Vec<WorkerSpec>,
 }
 
-/// Maximum sizes during the node's run, if larger than those at its start.
+/// Numbers of places in a node's state: the maximum sizes of later memberships. In a [`Spec`] they are minima, because
+/// the first membership may be larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Number of pools.
@@ -242,7 +243,7 @@ pub struct Spec {
     pub peers: usize,
     /// Pools.
     pub pools: Vec<PoolSpec>,
-    /// Maximum numbers of pools, servers and workers later.
+    /// Least numbers of places for pools, servers and workers, with room for later memberships.
     pub limits: Limits,
     /// Ticks per second of the node's clock.
     pub ticks_hz: u64,
@@ -296,7 +297,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Writes the state into its file now, if it has one. The state is also written periodically.
+    /// Writes the state into its file now, if it has one. The publisher's thread also writes it periodically.
     pub fn publish(&self) {
         self.publisher.iter().for_each(Publisher::publish);
     }
@@ -333,9 +334,9 @@ impl Table {
         });
     }
 
-    /// Sets the entries of another epoch, at once for all readers. A member in a formerly free place, or with another
-    /// worker id, becomes `Configured`. A place that becomes free becomes `Absent`. The caller ensures that no core
-    /// chooses any of these members meanwhile.
+    /// Sets the entries of another epoch. No copy in the file mixes two epochs. A member in a formerly free place, or
+    /// with another worker id, becomes `Configured`. A place that becomes free becomes `Absent`. The caller ensures
+    /// that no core chooses any of these members meanwhile.
     ///
     /// # Panics
     /// If there are more entries than places.
@@ -363,7 +364,7 @@ impl Table {
         }
     }
 
-    /// Writes the entries. A reader must not copy the state meanwhile.
+    /// Writes the entries. The publisher must not copy the state meanwhile: the copy would mix two epochs.
     fn write(&self, entries: &Entries) {
         let Self { region, layout, header, .. } = self;
         let places = self.limits().servers;
@@ -380,7 +381,8 @@ impl Table {
         header[word::EPOCH].store(entries.epoch, Relaxed);
     }
 
-    /// Writes a pool's entry, by its index. Resets the presence of members whose worker changed.
+    /// Writes a pool's entry, by its index. Resets the presence of each free place, and of each member whose worker id
+    /// changed. A change of only its server keeps a member's presence.
     fn write_pool(&self, pool: usize, spec: Option<&PoolSpec>) {
         let place = &self.layout.pools[pool];
         let entry = self.pool_entry(pool);
@@ -418,7 +420,8 @@ impl Table {
         sections.map(|(name, bytes)| (name, base + bytes.start..base + bytes.end)).collect()
     }
 
-    /// Returns the maximum sizes.
+    /// Returns the numbers of places reserved at the start, which later memberships must not exceed. Every pool has
+    /// places for that number of workers, some pools for more.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -446,14 +449,15 @@ impl Table {
         self.header[word::SEED].load(Relaxed)
     }
 
-    /// Returns the published number of a pool's tasks that wait on a core.
+    /// Returns the published number of a pool's tasks that wait on a core. The control thread waits for 0 before a
+    /// removed pool ends.
     #[must_use]
     pub fn queued(&self, core: usize, pool: usize) -> u64 {
         queued(&self.region, &self.layout, core, pool)
     }
 
-    /// Returns the number of tasks outstanding at a pool's member, over all cores. Each core counts for
-    /// itself, so a value read while they work may be one task off.
+    /// Returns the number of tasks outstanding at a pool's member, over all cores. Each core counts for itself, so a
+    /// value read while they work may be a few tasks off, or negative.
     #[must_use]
     pub fn outstanding(&self, pool: usize, member: Member) -> i64 {
         let index = self.layout.pools[pool].first_member + member.index();
@@ -564,8 +568,8 @@ fn lock_error(path: &Path, error: NameError) -> StateError {
     }
 }
 
-/// Checks that `path` holds no foreign file and no running node's state file. Creates nothing, so [`Table::create`] may
-/// still fail.
+/// Checks that `path` holds no foreign file and no running node's state file, for a check of the machine before a node
+/// starts. Creates nothing, so [`Table::create`] may still fail.
 ///
 /// # Errors
 /// For a file that another node uses, a path with another file or one that this user may not replace, or a failed
@@ -575,7 +579,8 @@ pub fn check_free(path: &Path) -> Result<(), StateError> {
     NameLock::look(path).map_err(|error| lock_error(path, error))
 }
 
-/// Checks that `path` holds nothing except a state file of this user or root that may be replaced.
+/// Checks that `path` holds no file, or an empty file or state file of this user or root that this user may replace.
+/// The state file may belong to a running node.
 ///
 /// # Errors
 /// If it holds something else, this user may not replace it, or a system call fails.
@@ -602,8 +607,8 @@ pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Newest copy of a node's state in its state file. The node ran on during the copy: each number is whole,
-/// but two numbers may be a few packets apart.
+/// Decoded state of a node, from its state file or, in its own process, from its memory. The node ran on during the
+/// copy: each number is whole, but two numbers may be a few packets apart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
     /// Kind of the node.
@@ -616,7 +621,7 @@ pub struct Snapshot {
     pub running: bool,
     /// Start time, in seconds since 1970.
     pub started: u64,
-    /// Seed of its random streams. The status page omits it.
+    /// Seed of its random streams. The status page omits it, because it lets clients foresee picks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Ticks per second of its clock.
@@ -689,7 +694,7 @@ pub struct AutoSnapshot {
 }
 
 impl AutoSnapshot {
-    /// Returns the kind of the last decision.
+    /// Returns the kind of the last decision; `none` before the first.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.decision.split_once(':').map_or("none", |(kind, _)| kind)
@@ -716,15 +721,16 @@ pub struct MemberSnapshot {
     pub server: IpAddr,
     /// Presence: configured, registered, silent, unreachable or unregistered.
     pub presence: MemberPresence,
-    /// Tasks in its last report to the core that received the most reports.
+    /// Load last reported to the core with the most reports: tasks at a worker, average tasks per worker at a rack. It
+    /// is a remote core's estimate if that one is newer.
     pub load: f64,
-    /// Tasks sent by each core since that report.
+    /// Load sent by each core since the last report that it knows.
     pub drift: Vec<f64>,
     /// Tasks sent and not answered, over all cores.
     pub outstanding: i64,
     /// Tasks written off as lost, modulo 2^32.
     pub lost: u32,
-    /// Reports received, modulo 2^32.
+    /// Reports and other signs of life received, modulo 2^32.
     pub reports: u32,
 }
 
@@ -769,7 +775,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Reads the newest copy in a state file's bytes.
+    /// Reads the newest copy in a state file's bytes, for tests and fuzzing.
     ///
     /// # Errors
     /// If there is no readable copy.
@@ -857,7 +863,8 @@ fn open(path: &Path) -> Result<Snapshot, StateError> {
     Ok(Snapshot::read(&region, &layout))
 }
 
-/// Returns the layout of a copy by its header, or a description of the header's fault.
+/// Returns the layout of a copy by its header, or a description of the header's fault. The limits on the header's
+/// sizes keep a damaged header from a huge allocation, an overflow or an access beyond the copy.
 fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     let impossible = || "its header names impossible sizes".to_owned();
     if region.len() < Layout::POOL_ENTRIES {
@@ -987,7 +994,7 @@ fn read_member(
     };
     let cores = 0..layout.cores.len();
     let reports = |core| (reported(core) >> 32) as u32;
-    // Each core stores the reports that it received itself. The core with the most has the best estimate.
+    // Each core counts only the reports that it received itself. The core with the most has the best estimate.
     let best = cores.clone().max_by_key(|&core| reports(core)).unwrap_or(0);
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
@@ -1230,7 +1237,7 @@ mod tests {
     // promise: input.3
     #[test]
     fn full_disk_is_reported_at_start() {
-        // A limit on file sizes stands for the full disk, as in the test of that limit.
+        // A limit on file sizes stands for the full disk.
         let (folder, path, table) = created();
         drop(table);
         let child = std::process::Command::new(std::env::current_exe().unwrap())

@@ -1,12 +1,12 @@
 //! One dispatcher core's view of one pool's members: the input of policies.
 //!
-//! A member's estimated load is `reported + drift`: the queue length of its last report, plus the load that
-//! this core sent since. With its drift a core stores the report (number and load) since which it counts the drift. A
-//! newer report therefore voids the drift without a write to it. A member's *outstanding* tasks are those sent and not
-//! answered.
+//! A member's estimated load is `reported + drift`: the queue length of its last report, plus the load that this core
+//! sent since. A remote core's published estimate may replace both. With its drift a core stores the report (number and
+//! load) since which it counts the drift. A newer report therefore voids the drift without a write to it. A member's
+//! *outstanding* tasks are those sent and not answered.
 //!
 //! Only *active* members may be chosen. Cores share *tokens*: rights to send one task to a member, each held by one
-//! core at a time ([`super::tokens`]).
+//! core at a time ([`super::tokens`]). Without a bound on tasks a free token is an idle member that any core may take.
 //!
 //! Cores of one node have separate memory and exchange their changes ([`super::pool_exchange`]). The independent
 //! dispatchers of a simulator ([`View::heap`]) share reports and counts at once instead.
@@ -41,15 +41,15 @@ pub struct Picks {
 /// One dispatcher core's view of one pool's members.
 #[derive(Debug)]
 pub struct View {
-    /// Number (upper half) and load (lower half) of each member's last report.
+    /// Number of reports (upper half) and reported or estimated load (lower half) of each member.
     reported: Slice<AtomicU64>,
-    /// Presence of each member; shared by all cores.
+    /// Presence of each member, with the rest of its [`RackWord`]; shared by all cores.
     presence: Slice<AtomicU32>,
     /// Number of tasks of each member that were written off; shared by all cores.
     lost: Slice<AtomicU32>,
     /// Number of quanta served to the current tasks of each member; shared by all cores.
     quanta: Slice<AtomicU32>,
-    /// Number of the pool's tasks that wait on this core, for readers of the state file.
+    /// Number of the pool's tasks that wait on this core, for the control thread and readers of the state file.
     queued: Slice<AtomicU64>,
     /// Histograms: ages of load reports at decisions, and times in the queue.
     histograms: Slice<AtomicU64>,
@@ -65,14 +65,14 @@ pub struct View {
     active: Vec<Member>,
     /// Index of each member in `active`, or [`NOWHERE`].
     place: Vec<u16>,
-    /// Members that became active again since the last [`View::take_returned`].
+    /// True for each member that became active again since its last [`View::take_returned`].
     returned: Box<[bool]>,
-    /// Members that this core estimates idle.
+    /// Members that this core estimates idle; under a bound that cores share, those with a place that this core holds.
     idle: IdleList,
     /// Service rate of each member: a worker's speed, or a rack's number of workers.
     rates: Vec<f64>,
-    /// True queue lengths of the members; only a simulator knows them. They are here, because the alternative is
-    /// an argument of every call or a type parameter of all scheduling code.
+    /// Queue lengths that probes read: a simulator's true ones, or the answers to probes sent as messages. They are
+    /// here, because the alternative is an argument of every call or a type parameter of all scheduling code.
     queues: Option<Arc<[AtomicU32]>>,
     /// Number of the pool's tasks that wait on this core, for the policy.
     waiting: usize,
@@ -93,7 +93,8 @@ struct RemoteState {
     idle: IdleList,
 }
 
-/// Parts of a view, borrowed together for a run of decisions or of reports.
+/// Parts of a view, borrowed together for a run of decisions or of reports. A loop can thus read the members' state
+/// while it changes the idle list and the counts.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// State of the members.
@@ -104,7 +105,7 @@ pub struct Parts<'a> {
     pub idle: IdleWords<'a>,
     /// Number of picks by kind so far.
     pub picks: &'a mut Picks,
-    /// Number of replies of this run from members without outstanding tasks.
+    /// Number of replies of this run from members without outstanding tasks; counted by the borrower, 0 at first.
     pub surplus: usize,
     // The same as the fields of the view with these names.
     pool_exchange: Option<&'a PoolExchange>,
@@ -117,9 +118,9 @@ pub struct Parts<'a> {
 const NOWHERE: u16 = u16::MAX;
 
 impl View {
-    /// Creates views of one pool with `members` members for `dispatchers` dispatchers, on the heap. The
-    /// simulator uses them, and embedders without a state file. All members are active and on no idle list.
-    /// Dispatchers share their reports and counts at once, but not their drift.
+    /// Creates views of one pool with `members` members for `dispatchers` independent dispatchers, for simulators and
+    /// tests. All members are active and on no idle list. Dispatchers share their reports and counts at once, but not
+    /// their drift.
     #[must_use]
     pub fn heap(members: usize, dispatchers: usize) -> Vec<Self> {
         let (region, layout) = heap(members, dispatchers);
@@ -137,8 +138,8 @@ impl View {
         (0..dispatchers).map(view).collect()
     }
 
-    /// Creates the view of one pool and the exchange of changes for each core of a node. The memory is on
-    /// the heap instead of in a state file.
+    /// Creates the view of one pool and the exchange of changes for each core of a node, for simulators and tests. The
+    /// cores share no reports and counts, as on a real node.
     #[must_use]
     pub fn of_cores(members: usize, cores: usize) -> (Vec<Self>, Vec<super::Exchange>) {
         let (region, layout) = heap(members, cores);
@@ -201,7 +202,8 @@ impl View {
         local.since.store(0, Relaxed);
         local.drift.store(0, Relaxed);
         local.outstanding.store(0, Relaxed);
-        // Clears the number of workers and of signals, which share the word with the presence.
+        // Clears the doubt about a worker, or a rack's numbers of workers and signals: they share the word with the
+        // presence.
         self.presence[member.index()].fetch_and(RackWord::PRESENCE, Relaxed);
         self.lost[member.index()].store(0, Relaxed);
         self.set_quanta(member, 0);
@@ -221,7 +223,7 @@ impl View {
         self.queued[0].load(Relaxed)
     }
 
-    /// Sets the number of the pool's tasks that wait on this core, for the next picks.
+    /// Sets the number of the pool's tasks that wait on this core, for policies whose next picks depend on it.
     #[inline]
     pub fn set_waiting(&mut self, tasks: usize) {
         self.waiting = tasks;
@@ -307,8 +309,8 @@ impl View {
         RackWord(self.presence[member.index()].load(Relaxed)).workers()
     }
 
-    /// Returns the number of reports and signals of `member` to all cores, modulo 2^32. Reads memory of other cores:
-    /// not for each packet.
+    /// Returns a number that changes with each report or signal of `member` to any core. For a worker it is the number
+    /// of reports; of a rack's signals it counts only modulo 2^8. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn report_count(&self, member: Member) -> u32 {
         let signals = RackWord(self.presence[member.index()].load(Relaxed)).signals();
@@ -327,12 +329,13 @@ impl View {
         self.change_word(member, |word| is_from(word).then(|| word.with(to)))
     }
 
-    /// Records for all cores whether the reports of `member`, a worker, are doubted.
+    /// Records for all cores whether the reports of `member`, a worker, are doubted: they have repeatedly contradicted
+    /// the tasks sent to it.
     pub fn set_doubted(&self, member: Member, doubted: bool) {
         self.change_word(member, |word| Some(word.with_doubt(doubted)));
     }
 
-    /// Returns true if some core doubts the reports of `member`, a worker.
+    /// Returns true if a core has recorded doubt of the reports of `member`, a worker, and not withdrawn it.
     #[must_use]
     pub fn is_doubted(&self, member: Member) -> bool {
         RackWord(self.presence[member.index()].load(Relaxed)).is_doubted()
@@ -384,7 +387,7 @@ impl View {
     }
 
     /// Sets the number of quanta that a member whose tasks share its core has served to its current tasks. 0 for all
-    /// other members.
+    /// other members. The policy `jsq-msq` breaks ties by it.
     #[inline]
     pub fn set_quanta(&self, member: Member, quanta: u32) {
         self.quanta[member.index()].store(quanta, Relaxed);
@@ -444,7 +447,7 @@ impl View {
         self.of(member).estimate()
     }
 
-    /// Returns the last reported load of `member`, and the load that this core sent since.
+    /// Returns both parts of this core's estimate of `member`: the last reported load, and the load sent since.
     #[inline]
     #[must_use]
     pub fn load_and_drift(&self, member: Member) -> (Load, Load) {
@@ -466,8 +469,8 @@ impl View {
         self.of(member).load()
     }
 
-    /// Returns the number of reports from `member` to all cores, modulo 2^32. Reads memory of other cores: not
-    /// for each packet.
+    /// Returns the number of reports and other signs of life from `member` to all cores, modulo 2^32, without the
+    /// signals of a rack. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn reports(&self, member: Member) -> u32 {
         let words = self.remote_states.iter().map(|remote| &remote.reported[member.index()]);
@@ -490,8 +493,8 @@ impl View {
     }
 
     /// Returns the upper limit of `member`'s load by the cores' estimates: the longest queue last reported to
-    /// any core, plus the load that all cores sent since their reports. Reads memory of other cores: not for
-    /// each packet.
+    /// any core, plus the load that all cores sent since their reports. Outstanding tasks beyond it are in flight or
+    /// lost. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn largest_estimate(&self, member: Member) -> Load {
         let remote = self.remote_states.iter();
@@ -505,8 +508,8 @@ impl View {
         Load(drift.saturating_add(load))
     }
 
-    /// Returns the longest queue that `member` last reported to any core. Reads memory of other cores: not for
-    /// each packet.
+    /// Returns the longest queue that `member` last reported to any core, for the detection of lost tasks. Reads memory
+    /// of other cores: not for each packet.
     #[must_use]
     pub fn reported_most(&self, member: Member) -> Load {
         let words = self.remote_states.iter().map(|remote| &remote.reported[member.index()]);
@@ -549,7 +552,8 @@ impl View {
         self.rates[member.index()] = rate;
     }
 
-    /// Sets the members' true queue lengths, which probes then read. Only a simulator knows them.
+    /// Sets the queue lengths that probes then read: a simulator's true ones, or the answers to probes sent as
+    /// messages.
     ///
     /// # Panics
     /// If the number of queues differs from the number of members.
@@ -558,16 +562,15 @@ impl View {
         self.queues = Some(queues);
     }
 
-    /// Returns true if probes read the members' true queue lengths instead of this node's counts.
+    /// Returns true if probes read the queue lengths of [`View::set_queues`] instead of this node's counts.
     #[inline]
     #[must_use]
     pub fn sees_queues(&self) -> bool {
         self.queues.is_some()
     }
 
-    /// Returns the queue length of `member` as a probe finds it: the true length if it is known, otherwise the number
-    /// of this node's tasks outstanding there. For a member with one scheduler both differ only by the packets in
-    /// flight.
+    /// Returns the queue length of `member` as a probe finds it: that of [`View::set_queues`], otherwise the number of
+    /// this node's tasks outstanding there. For a member with one scheduler both differ only by the packets in flight.
     #[inline]
     #[must_use]
     pub fn probe(&self, member: Member) -> u32 {
@@ -585,7 +588,8 @@ impl View {
         self.of(member).answered()
     }
 
-    /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published.
+    /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published,
+    /// current only under [`View::heap`]. Returns 0 if the sum is negative.
     #[inline]
     #[must_use]
     pub fn outstanding(&self, member: Member) -> u32 {
@@ -598,8 +602,8 @@ impl View {
         self.of(member).set_load(load);
     }
 
-    /// Applies each report: counts a task as answered and sets the member's load. Returns the number of
-    /// reports from members without outstanding tasks.
+    /// Applies each report: counts a task as answered and sets the member's load. Returns the number of reports from
+    /// members without outstanding tasks, by the rule of [`View::answered`].
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
         let states = self.states();
@@ -614,8 +618,9 @@ impl View {
         reports.len() - expected
     }
 
-    /// Counts, for each report, a task as answered and a sign of life of its member. Estimates stay the same.
-    /// Returns the number of reports from members without outstanding tasks.
+    /// Counts, for each report, a task as answered and a sign of life of its member. Estimates stay the same: such
+    /// members report their loads in messages of their own. Returns the number of reports from members without
+    /// outstanding tasks, by the rule of [`View::answered`].
     pub fn take_answers(&mut self, reports: &[Report]) -> usize {
         let states = self.states();
         let mut surplus = 0; // reports without an outstanding task
@@ -627,7 +632,7 @@ impl View {
         surplus
     }
 
-    /// Records a sign of life of `member`. Its estimate stays the same.
+    /// Records a sign of life of `member`: counts a report without a load. Its estimate stays the same.
     pub fn note_sign_of_life(&mut self, member: Member) {
         self.of(member).note_sign_of_life();
     }
@@ -643,7 +648,8 @@ impl View {
         lost
     }
 
-    /// Sets the number of tasks outstanding at `member`, over all cores. Adds the difference to this core's count.
+    /// Sets the number of tasks outstanding at `member`, over all cores, from a rack's signal or a previous process's
+    /// state. Adds the difference to this core's count.
     pub fn set_outstanding(&mut self, member: Member, tasks: u32) {
         let difference = tasks.cast_signed().wrapping_sub(self.outstanding_now(member));
         self.of(member).balance(difference);
@@ -666,12 +672,13 @@ impl View {
         remote_lists + usize::from(self.idle.contains(member))
     }
 
-    /// Returns the number of idle members: those on the cores' idle lists, and those released to any core. Counts a
-    /// member on two lists twice. Reads memory of other cores: not for each packet.
+    /// Returns the number of idle members: those on the cores' idle lists, and those released to any core. A leaf
+    /// with spines sends them signals that depend on it. Counts a member on two lists twice. Reads memory of other
+    /// cores: not for each packet.
     #[must_use]
     pub fn idle_anywhere(&self) -> usize {
         let remote = self.remote_states.iter().map(|remote| remote.idle.len()).sum::<usize>();
-        // Under a policy without shared idle members, tokens are places for tasks instead of idle members.
+        // Under a policy without shared idle members, any tokens remain from an earlier policy.
         let shared =
             self.pool_exchange.as_ref().filter(|pool_exchange| pool_exchange.publishes().idle);
         self.idle.len()
@@ -679,7 +686,8 @@ impl View {
             + shared.map_or(0, |pool_exchange| pool_exchange.tokens().members_with_all_free())
     }
 
-    /// Returns true if `member` became active again since the last call for it.
+    /// Returns true if `member` became active again since the last call for it. It then may be idle and on no core's
+    /// list.
     #[must_use]
     pub fn take_returned(&mut self, member: Member) -> bool {
         std::mem::take(&mut self.returned[member.index()])
@@ -725,7 +733,8 @@ impl View {
         self.pool_exchange.as_ref().is_some_and(|pool_exchange| pool_exchange.publishes().idle)
     }
 
-    /// Marks the estimate of a member as changed, for the next publication.
+    /// Marks the estimate of a member as changed, for the next publication. The functions that correct counts call it;
+    /// callers of [`View::sent`], [`View::answered`] and [`View::set_load`] call it themselves.
     #[inline]
     pub fn touch(&mut self, member: Member) {
         if let Some(pool_exchange) = &mut self.pool_exchange {
@@ -778,7 +787,8 @@ impl View {
         })
     }
 
-    /// Returns the value that remote core number `remote` last published for a member; 0 without remote cores.
+    /// Returns the value that remote core number `remote` last published for a member, for a core that lost its
+    /// messages; 0 without remote cores.
     #[must_use]
     pub fn last_published(&self, remote: usize, member: Member) -> u16 {
         self.pool_exchange
@@ -839,7 +849,7 @@ fn written_by(
 }
 
 impl Parts<'_> {
-    /// Returns true if no other core sends to these members and their true queues are unknown.
+    /// Returns true if no other core sends to these members and probes read this core's counts.
     #[inline(always)]
     #[must_use]
     pub fn are_alone(&self) -> bool {

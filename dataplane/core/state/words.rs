@@ -52,7 +52,7 @@ pub struct LocalState {
 impl Sealed for LocalState {}
 impl Pod for LocalState {}
 
-/// State of all members: reports, this core's state and the counts of other cores.
+/// State of all members of a pool: reports, this core's state and the counts of other cores.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberStates<'a> {
     /// Number and load of each member's last report.
@@ -106,8 +106,8 @@ impl<'a> MemberStates<'a> {
         self.remote_counts.is_empty()
     }
 
-    /// Returns the same state, with the fact of [`MemberStates::are_alone`] known to the compiler. A loop over
-    /// it does not look for other cores' counts.
+    /// Returns the same state, with the fact of [`MemberStates::are_alone`] known to the compiler. A loop over it does
+    /// not look for other cores' counts. Requires [`MemberStates::are_alone`].
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
@@ -193,7 +193,7 @@ impl MemberState<'_> {
         self.balance(1);
     }
 
-    /// Counts a task sent to the member that adds `share` to its load: 1/workers at a rack.
+    /// Counts a task sent to the member. The task adds `share` to the member's load: 1/workers at a rack.
     #[inline(always)]
     pub fn sent_share(self, share: Load) {
         self.add_drift(self.estimate(), share);
@@ -220,14 +220,16 @@ impl MemberState<'_> {
         self.balance(i32::from(chosen));
     }
 
-    /// Returns true if the counts of other cores are current. Otherwise they are the last published ones.
+    /// Returns true if the counts of other cores are current. Otherwise they are the last published ones, too low or
+    /// too high.
     #[inline(always)]
     #[must_use]
     pub fn is_exact(self) -> bool {
         self.is_exact
     }
 
-    /// Counts a reply. Returns false and changes nothing if certainly no task is outstanding.
+    /// Counts a reply. Returns false and changes nothing if certainly no task is outstanding: the counts are exact, and
+    /// their sum is 0.
     #[inline(always)]
     #[must_use]
     pub fn answered(self) -> bool {
@@ -236,7 +238,7 @@ impl MemberState<'_> {
         expected
     }
 
-    /// Subtracts `tasks` from the outstanding tasks, which are at least as many.
+    /// Subtracts answered or lost `tasks` from the outstanding tasks. With exact counts, `tasks` must not exceed them.
     #[inline(always)]
     pub fn take_off(self, tasks: u32) {
         self.balance(-(tasks as i32));
@@ -264,8 +266,8 @@ impl MemberState<'_> {
         (total as i32).max(0) as u32
     }
 
-    /// Replaces the reported load by `load`, an estimate, and clears the drift. Keeps the report number: an estimate
-    /// does not count as a report.
+    /// Replaces the reported load by `load`, an estimate of this or a remote core, and clears the drift. Keeps the
+    /// report number: an estimate is no sign of life.
     #[inline]
     pub(super) fn set_estimate(self, load: Load) {
         let number = self.reported.load(Relaxed) & !u64::from(u32::MAX); // in the upper half
@@ -274,15 +276,16 @@ impl MemberState<'_> {
         self.reported.store(number | u64::from(load.0), Relaxed);
     }
 
-    /// Returns the tasks sent minus replies, by way of this core. Negative if replies pass another core than
-    /// their tasks.
+    /// Returns the tasks sent minus replies, by way of this core: the count that it publishes. Negative if replies pass
+    /// another core than their tasks.
     #[inline(always)]
     #[must_use]
     pub fn own_outstanding(self) -> i32 {
         self.local.outstanding.load(Relaxed) as i32
     }
 
-    /// Raises the number of the member's reports, and keeps load and drift.
+    /// Raises the number of the member's reports, by which the node detects silent members. Keeps load and drift: the
+    /// message has no load that counts.
     #[inline]
     pub fn note_sign_of_life(self) {
         let belief = self.estimate();

@@ -37,7 +37,7 @@ pub trait Address:
     /// Length of a frame up to the end of the task header, without IPv4 options.
     const HEAD: usize = Self::PAYLOAD + task::LEN;
 
-    /// Networks without hosts, each with its mask.
+    /// Networks whose addresses no client can have, each with its mask. The node drops tasks from them.
     const NO_HOSTS: &'static [(Self, Self)];
     /// True if the last address of a network is its broadcast address.
     const HAS_BROADCAST: bool;
@@ -51,7 +51,8 @@ pub trait Address:
     /// Returns the mask of a network with this prefix length; 0 for length 0, where the shift would overflow.
     fn mask(prefix: u8) -> Self;
 
-    /// Returns true if all bits except one are 0.
+    /// Returns true if exactly one bit is 1. Two networks with the same mask merge into one range if they differ in one
+    /// bit. A network has two addresses if the complement of its mask is one bit.
     fn is_one_bit(self) -> bool;
 
     /// Converts to packet byte order.
@@ -73,11 +74,12 @@ pub trait Address:
     /// Adds the replacement of an address, at an even offset, to a checksum's change.
     fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta;
 
-    /// Returns the checksum change of removing the source of a packet.
+    /// Returns the checksum change of removing the source of a packet. The caller adds that of the new source, computed
+    /// in advance.
     fn removed_src(packet: &[u8]) -> FoldedDelta;
 
-    /// Replaces the destination of a packet and decrements its time to live. `delta` is the change of the IPv4
-    /// header's checksum by both.
+    /// Replaces the destination of a packet and decrements its time to live, which must be above 0. `delta` is the
+    /// change of the IPv4 header's checksum by both.
     fn forward_to(packet: &mut [u8], dst: Self::Bytes, delta: FoldedDelta);
 
     /// Same as [`Address::forward_to`], for the source.

@@ -104,7 +104,8 @@ impl Packet {
         }
     }
 
-    /// Returns true if the sender announces its own address and expects no answer (RFC 5227, 3).
+    /// Returns true if the sender announces its own address and expects no answer (RFC 5227, 3). Receivers that do not
+    /// need the address consume such a packet instead of dropping it.
     #[must_use]
     pub fn is_announcement(&self) -> bool {
         self.sender == self.target

@@ -28,7 +28,7 @@ pub struct Completion {
     pub worker: u16,
     /// Tasks left at that worker.
     pub left: u16,
-    /// Measured processing time.
+    /// Measured processing time in nanoseconds; 0 if unknown.
     pub service_ns: u32,
 }
 
@@ -56,7 +56,8 @@ impl Completion {
 /// Returns the bytes of the entries of a report; `payload` is exactly that of its datagram.
 ///
 /// # Errors
-/// If the number of entries is not possible, or differs from the length.
+/// [`DropReason::CompletionsMalformed`] for a header of another message, or a number of entries out of range or unlike
+/// the length.
 #[inline]
 pub fn entries<'a>(header: &Header, payload: &'a [u8]) -> Result<&'a [u8], DropReason> {
     let count = usize::from(header.qlen);

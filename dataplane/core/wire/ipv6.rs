@@ -29,7 +29,7 @@ const EXTENSIONS: [u8; 11] = [0, 43, 44, 50, 51, 60, 135, 139, 140, 253, 254];
 pub struct Header {
     /// Bytes after the header.
     pub payload_len: usize,
-    /// Payload: [`UDP`] or [`ICMP`].
+    /// Protocol of the payload: [`UDP`] or [`ICMP`].
     pub next: u8,
     /// Source address.
     pub src: u128,
@@ -118,7 +118,7 @@ pub fn forward_from(packet: &mut [u8], src: [u8; 16]) {
     packet[7] = packet[7].wrapping_sub(1);
 }
 
-/// Swaps source and destination, and resets the hop limit.
+/// Swaps source and destination, which makes the packet an answer. Resets the hop limit, because the answer is new.
 pub fn swap_addresses(packet: &mut [u8]) {
     let (src, dst) = packet[SRC..LEN].split_at_mut(DST - SRC);
     src.swap_with_slice(dst);
@@ -151,7 +151,7 @@ pub const fn is_link_local(address: u128) -> bool {
     address >> 118 == 0xFE80 >> 6
 }
 
-/// Returns true for a host's address of global meaning: not unspecified, loopback, IPv4-based (::/96 and
+/// Returns true for a host's address that is valid beyond its link: not unspecified, loopback, IPv4-based (::/96 and
 /// ::ffff:0:0/96), multicast or link-local.
 #[must_use]
 pub const fn is_unicast(address: u128) -> bool {
@@ -183,7 +183,7 @@ mod tests {
         text.parse::<Ipv6Addr>().unwrap().to_bits()
     }
 
-    /// A header with a payload of zeros.
+    /// Returns a packet with `payload` zeros in place of its UDP datagram.
     fn packet(payload: usize) -> Vec<u8> {
         let mut packet = vec![0; LEN + payload];
         emit(&mut packet, (address("fd00::1"), address("fd00::2")), UDP, payload);

@@ -6,14 +6,14 @@
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client: its own id, usually 0; scheduler id on messages of a scheduler; worker id on replies, registrations, queue reports, probe answers, completion reports |
-//! | 5 | u16 | dst | chosen member; the client's own id on replies; the worker's id on acknowledgements and probes |
-//! | 7 | u16 | qlen | task: [`IDLE`] and [`FULL`]; completion report: number of entries; reply, registration, queue report or probe answer: the worker's tasks; acknowledgement: timeout, ms |
-//! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's or a probe's, which its answer repeats; of a queue report's |
+//! | 3 | u16 | src | client: its own id, usually 0; scheduler id on messages of a scheduler; worker id on replies, registrations, keep-alives, queue reports, probe answers, completion reports; sending node on heartbeats, requests and parameters of peers |
+//! | 5 | u16 | dst | task: chosen member or [`NO_MEMBER`]; the client's own id on replies; the worker's id on acknowledgements and probes; receiving node on heartbeats, requests and parameters of peers; otherwise [`NO_MEMBER`] |
+//! | 7 | u16 | qlen | task: [`IDLE`] and [`FULL`]; completion report: number of entries; reply, registration, keep-alive, queue report or probe answer: the worker's tasks; refusal: the tasks at its sender; acknowledgement: timeout, ms; otherwise 0 |
+//! | 9 | u16 | seq | low 16 bits of the task's sequence number; number of a registration or a probe, which its answer repeats; number of any other message; 0 on a spine's heartbeat |
 //! | 11 | u32 | app | application id |
 //! | 15 | u32 | seq32 | full sequence number |
-//! | 19 | u32 | service_ns | reply: measured processing time, saturating; load signal: average queue, 16.16 |
-//! | 23 | u16 | class | task type, 0 = unknown; load and idle signals: live workers |
+//! | 19 | u32 | service_ns | reply: measured processing time, saturating; signal of a leaf: average load of a worker, 16.16 |
+//! | 23 | u16 | class | task type, 0 = unknown; signal of a leaf: live workers |
 //! | 25 | u16 | reserved | 0 on sending, ignored on receipt |
 
 use super::checksum::ChecksumDelta;
@@ -172,12 +172,12 @@ pub struct Header {
     pub more: bool,
     /// Worker pool.
     pub pool: u16,
-    /// Sender: a client's own id, usually 0; scheduler id; or worker id on replies.
+    /// Sender: a client's own id, usually 0; scheduler id; or worker id on replies and other messages of a worker.
     pub src: u16,
     /// Chosen member; on replies the client's own id.
     pub dst: u16,
     /// Task: the flags [`IDLE`] and [`FULL`]. Reply, registration or report: remaining tasks of the worker. The table
-    /// above has all kinds.
+    /// of the module has all kinds.
     pub qlen: u16,
     /// Low 16 bits of the sequence number.
     pub seq: u16,
@@ -190,9 +190,9 @@ pub struct Extension {
     pub app: u32,
     /// Full sequence number.
     pub seq32: u32,
-    /// Reply: processing time. Load signal: average queue length, 16.16 fixed point.
+    /// Reply: processing time. Signal of a leaf: average load of a worker, 16.16 fixed point.
     pub service_ns: u32,
-    /// Class, 0 if unknown. Load and idle signals: live workers.
+    /// Class, 0 if unknown. Signal of a leaf: live workers.
     pub class: u16,
 }
 
@@ -271,7 +271,8 @@ impl Header {
         Self { code, more: false, src: leaf, dst: self.src, qlen: timeout_ms, ..*self }
     }
 
-    /// Returns the refusal of this task by scheduler or worker `by`, which has `tasks` other tasks.
+    /// Returns the refusal of this task by the scheduler `by`, in whose queue `tasks` tasks wait. An agent builds its
+    /// refusals itself.
     #[must_use]
     pub const fn refused_by(&self, by: u16, tasks: u16) -> Self {
         let code = Code::TaskRefused;
@@ -286,7 +287,7 @@ impl Header {
         LEN + extension + if self.authenticated { PROOF_LEN } else { 0 }
     }
 
-    /// Returns false: a header is never empty.
+    /// Returns false: a header is never empty. Clippy demands it beside `len`.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -405,7 +406,8 @@ pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
     u32::from_ne_bytes(old)
 }
 
-/// Replaces the header of a payload; the extension stays. Returns the checksum difference.
+/// Replaces the header of a payload at an even offset of the packet. Extension and proof stay, so `header` must
+/// announce the same ones. Returns the checksum difference.
 #[must_use]
 pub fn replace(payload: &mut [u8], header: &Header) -> ChecksumDelta {
     let words = |payload: &[u8]| {

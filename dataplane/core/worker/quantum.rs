@@ -60,7 +60,8 @@ impl QuantumTimer {
         Ok(Self { timer, is_armed: Cell::new(false), armed_at: Cell::new(0) })
     }
 
-    /// Returns true if it is armed and this thread has received no signal since.
+    /// Returns true if it is armed and this thread has received no signal since. Until the signal, a yield point need
+    /// not read the clock, and the next task's quantum need not arm it again.
     #[inline]
     pub(super) fn is_pending(&self) -> bool {
         let signals = SIGNALS.with(|signals| signals.load(Relaxed));

@@ -1,5 +1,5 @@
 //! Installation of the signal handlers of a worker whose tasks share its core: one for stack overflows of tasks, one
-//! for the timer that ends a task's turn.
+//! for the timer that ends a task's quantum.
 #![allow(unsafe_code, reason = "signal handlers of the system")]
 
 use std::io;
@@ -14,7 +14,7 @@ pub(super) fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the present action for a signal. A handler passes signals that are not its own to the former action.
+/// Returns the present action for a signal. The handler of stack overflows applies it to faults of other causes.
 pub(super) fn action_of(signal: i32) -> io::Result<libc::sigaction> {
     // SAFETY: all-zero bytes are a valid action, and the pointer is valid during the call.
     unsafe {

@@ -13,7 +13,7 @@ use super::*;
 use crate::TIMEOUT;
 use crate::ring::{Channel, Notice, Outcome, WorkerIdentity};
 
-// Signals and changes of the stack are beyond miri.
+// Miri supports neither signals nor switches between stacks.
 #[cfg(not(miri))]
 mod sharing;
 
@@ -124,6 +124,7 @@ fn invalid_notice_ends_the_worker_despite_later_tasks() {
         // No slot begins at offset 1.
         assert!(channel.sender_mut().send(Notice { offset: 1, len: 0, class: 0 }));
         assert!(channel.send(ids(1), &[]));
+        // This call finds the invalid notice and returns at once; later calls report it.
         assert!(worker.recv(TIMEOUT).unwrap().is_none());
         for _ in 0..2 {
             assert!(matches!(worker.recv(TIMEOUT), Err(Detached::BadNotice)));

@@ -55,8 +55,8 @@ pub fn prefix_max(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Describes the allowed addresses, for a message that refuses the first or last address of the network of
-/// `ip`.
+/// Describes the addresses that another host may have in the network of a port with the address `ip`, for messages
+/// that refuse a server's, leaf's or gateway's address.
 pub fn allowed_hosts(ip: IpAddr, prefix: u8) -> String {
     match ip {
         IpAddr::V4(_) => {
@@ -72,7 +72,8 @@ pub fn allowed_hosts(ip: IpAddr, prefix: u8) -> String {
     }
 }
 
-/// Returns true if `address` is in the network of a port with the address `ip`.
+/// Returns true if `address` is in the network of a port with the address `ip`, so that no router is needed. Only
+/// compares prefixes: a link-local address is in no network of another prefix.
 pub fn reaches(ip: IpAddr, prefix: u8, address: IpAddr) -> bool {
     match (ip, address) {
         (IpAddr::V4(ip), IpAddr::V4(address)) => {

@@ -46,7 +46,7 @@ use crate::state::Pool;
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
 /// Additional bytes of an IPv6 header compared to IPv4.
 const V6_HEADER_EXTRA: usize = ipv6::LEN - ipv4::LEN;
-/// Default room for pools.
+/// Default maximum number of pools at run time, unless the file names more.
 const POOLS: usize = 8;
 /// Default room for workers beyond the named ones. Each worker takes memory for its ring.
 const WORKERS_SPARE: usize = 8;
@@ -114,13 +114,15 @@ impl AgentConfig {
 pub struct HostConfig {
     /// Name of the region, by which workers find it.
     pub name: String,
-    /// Address of the host: that of the agent's first port, or of an agent on a leaf's core.
+    /// Address of the host: that of the agent's first port. On a leaf's core, the agent's address on its link to the
+    /// leaf.
     pub ip: IpAddr,
     /// Number of slots in each worker's ring.
     pub slots: usize,
     /// Maximum size of a task or reply in bytes.
     pub payload: usize,
-    /// Maximum size of a task or reply without proof, in bytes. A proof authenticates a worker's message.
+    /// Maximum size of a task or reply in bytes, without a proof, the tag that authenticates a worker's message. A pool
+    /// can get a key at run time only if a reply of `payload` bytes leaves room for a proof below this maximum.
     pub payload_max: usize,
     /// Milliseconds after which the agent excludes a worker that has tasks and answers none; 0 for never.
     pub worker_timeout_ms: u64,
@@ -155,7 +157,7 @@ impl HostConfig {
 pub struct LeafAddress {
     /// IP address.
     pub ip: IpAddr,
-    /// MAC address; `None` to find it by ARP.
+    /// MAC address; `None` to find it by ARP or neighbour discovery.
     pub mac: Option<Mac>,
     /// Index of the port that leads to the leaf.
     pub port: usize,
@@ -178,7 +180,7 @@ impl AgentConfig {
         is_agents(&files::read_text(path).unwrap_or_default())
     }
 
-    /// Checks `text`. `path` is the name used in errors.
+    /// Checks `text`. `path` is the file's name in errors and warnings, and the file that a reload of the node reads.
     ///
     /// # Errors
     /// If the text has faults. The error holds all of them; it holds faults of values only if all keys and types are
@@ -203,14 +205,14 @@ impl AgentConfig {
     }
 }
 
-/// Returns true if the text is an agent's file and not a leaf's.
+/// Returns true if the text is an agent's file and not a leaf's, which may have a table `agent`, too.
 pub(super) fn is_agents(text: &str) -> bool {
     let table = text.parse::<toml::Table>();
     let is_leafs = |table: &toml::Table| table.get("leaf").is_some_and(toml::Value::is_table);
     table.is_ok_and(|table| table.contains_key("agent") && !is_leafs(&table))
 }
 
-/// Checks the values of an agent's file.
+/// Returns the checked values of an agent's file, without `settings` and `warnings`.
 fn agent(
     faults: &mut FaultCollector,
     raw: &raw_agent::File,
@@ -233,6 +235,7 @@ fn agent(
     let (host, leaves) = (settings.check(faults), leaves(faults, raw, &ports));
     let peers = peers::peers(faults, raw, &ports);
     let sends = match peers {
+        // Replies of tasks from peers leave by the agent's core.
         Some(_) => ReplyPath::Never,
         None => reply_path(faults, raw, &leaves),
     };
@@ -280,19 +283,20 @@ pub(super) fn local(
     settings.check(faults)
 }
 
-/// Settings of a host's workers as the file has them.
+/// Settings of a host's workers as the file has them: `[agent]` of an agent's file, or of a leaf's.
 struct HostSettings<'a> {
     /// `[agent]`.
     table: Table,
     name: &'a Spanned<String>,
     pools: &'a [raw_agent::Pool],
-    /// Name of the pools' tables.
+    /// Name of the pools' tables: `pool`, or `agent.pool` in a leaf's file. Tells the checks of a pool which file has
+    /// it.
     key: &'a str,
     /// True if the agent and its peers forward tasks to each other, with additional bytes in each packet.
     forwards: bool,
     /// Address of the host.
     ip: IpAddr,
-    /// True if tasks arrive over IPv6.
+    /// True if tasks may arrive over IPv6, whose longer header leaves less room for them.
     is_v6: bool,
 }
 
@@ -346,7 +350,7 @@ impl HostSettings<'_> {
         let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
         Limits {
             pools: faults.number_in(self.table, "pools_max", pools.0, pools.1),
-            servers: 1,
+            servers: 1, // this host
             workers: faults.number_in(self.table, "workers_max", workers.0, workers.1),
         }
     }
@@ -471,7 +475,8 @@ fn pool_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Opt
     })
 }
 
-/// Warns of keys without effect under this policy. In a leaf's file, the leaf also uses the speeds.
+/// Warns of keys without effect under this policy. In a leaf's file, the leaf also uses the speeds. `overflow` has an
+/// effect under each policy: it also applies to a task whose worker has a full ring.
 fn unused(
     faults: &mut FaultCollector,
     raw: &raw_agent::Pool,
@@ -503,8 +508,8 @@ fn key_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Opti
     faults.key(Some(at), key)
 }
 
-/// Returns the leaves' policy if its members send load reports without being probed. The agent then decides by this
-/// policy when its workers report. Probes need no such rule: the agent answers each.
+/// Returns the leaves' policy if its members send load reports without being probed. Its rule determines when the agent
+/// sends the reports of its workers. A policy that probes needs no rule: the agent answers each probe.
 fn leaf_policy(
     faults: &mut FaultCollector,
     raw: &raw_agent::Pool,
@@ -659,7 +664,7 @@ overflow = "refuse"
         );
     }
 
-    /// Returns the reference file with IPv6 addresses.
+    /// Returns the text of a file with IPv6 addresses in place of those of [`GOOD`] and [`LEAVES`].
     fn over_ipv6(text: &str) -> String {
         text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.", "fd00:2::")
     }

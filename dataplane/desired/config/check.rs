@@ -119,7 +119,7 @@ fn key(raw: &raw::Config, name: &str) -> String {
     format!("{}.{name}", raw.role.name())
 }
 
-/// Default room for pools, servers and workers that are added at run time.
+/// Default maximum numbers at run time, unless the file names more. Workers count for each pool.
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
 /// Refuses a leaf's keys in a spine's file, and a spine's keys in a leaf's file.
@@ -135,8 +135,8 @@ fn refuse_foreign_keys(faults: &mut FaultCollector, raw: &raw::Config) {
     }
 }
 
-/// Returns the maximum numbers of pools, servers, and workers of each pool at run time. By default they leave room for
-/// some that are added later.
+/// Returns the maximum numbers of pools, servers, and workers of each pool at run time. They determine the size of the
+/// state. The defaults are [`SPARE`], or the numbers in the file if these are larger.
 fn limits(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -165,9 +165,10 @@ fn limits(
     let pools = room("pools_max", SPARE.pools, named.pools, POOLS_MAX);
     let name = if is_spine { "leaves_max" } else { "servers_max" };
     let servers = room(name, SPARE.servers, named.servers, MEMBERS_MAX);
-    // The state has room for `PLACES_MAX` members over all pools.
+    // The state has room for `PLACES_MAX` members over all pools. The file's own number is always in the range.
     let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
     if is_spine {
+        // Each `[[leaf]]` entry is one member of one pool, so a pool has at most `leaves_max` members.
         return Limits { pools, servers, workers: servers.min(most) };
     }
     let workers = room("workers_max", SPARE.workers.min(most), named.workers, most);
@@ -180,7 +181,7 @@ fn keys(raw: &raw::Port) -> port::Keys<'_> {
     port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
 }
 
-/// Returns the checked port.
+/// Returns the checked port, with the keys that only a leaf's and spine's ports have: `side` and `ip_options`.
 fn port(faults: &mut FaultCollector, raw: &raw::Port) -> PortConfig {
     let port = keys(raw).check(faults);
     let ip = port.ip;
@@ -201,7 +202,8 @@ struct PoolContext<'a> {
     local_pools: &'a HashSet<u16>,
 }
 
-/// Returns the checked pool; `None` if its policy is invalid.
+/// Returns the checked pool; `None` if its policy is invalid. Refuses the policy `auto` if the node cannot choose a
+/// policy.
 fn pool(
     faults: &mut FaultCollector,
     config: &raw::Config,
@@ -263,8 +265,9 @@ fn reports(
     Reports::Replies
 }
 
-/// Checks pools whose servers answer the clients themselves: their address must be the one to which clients send
-/// tasks, and the leaf must reach each server without a router.
+/// Checks pools whose servers answer the clients themselves. A server answers from the address to which clients send
+/// tasks: the service address, else that of the only port for clients. The leaf must reach each server without a
+/// router, which would return the tasks.
 fn direct_replies(
     faults: &mut FaultCollector,
     raw: &raw::Config,
@@ -315,8 +318,8 @@ fn warnings(
     servers: &[ServerConfig],
 ) {
     // A leaf distinguishes real replies from forged ones by their source. On a port for workers only, that is
-    // the port. On a port shared with clients, it is the addresses. ARP supplies the MAC address unless it is
-    // configured.
+    // the port. On a port shared with clients, it is the addresses. ARP or neighbour discovery supplies the MAC
+    // address unless it is configured, and a client can forge their messages.
     for (entry, port) in raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both) {
         let unverified = servers.iter().find(|server| {
             let is_behind = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
@@ -383,7 +386,7 @@ fn queues_tasks(pool: &PoolConfig) -> bool {
 
 /// Returns the minimum number of packet buffers. Queued tasks hold buffers. Without free buffers the ports
 /// receive nothing, not even the replies that would end the wait. Pools that queue no tasks need no buffers
-/// for them. `controller_queue` is the room for queues of pools that a controller may add.
+/// for them. `controller_queue` is the least room for queues, because a controller may add pools that queue tasks.
 fn buffers_needed(
     leaf: &LeafConfig,
     ports: &[PortConfig],
@@ -495,8 +498,8 @@ fn servers_together(
     }
 }
 
-/// Checks that the servers and clients of a pool have one address family. Workers of the leaf's own core have
-/// IPv6 only if all ports do.
+/// Checks that the servers, clients, service address and spine of a pool have one address family. Local workers of the
+/// pool count as IPv6 only if all ports have IPv6 addresses.
 fn families(
     faults: &mut FaultCollector,
     raw: &raw::Config,

@@ -12,14 +12,14 @@ use toml::Spanned;
 use super::faults::{FaultCollector, quoted};
 use super::raw_control;
 
-/// TCP addresses of a node for changes and for metrics.
+/// TCP addresses of a node, for changes and metrics, or of a controller, for changes and its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlConfig {
     /// Address that accepts changes.
     pub listen: Option<SocketAddr>,
     /// Files of mutual TLS; `None` only on a loopback address.
     pub tls: Option<TlsConfig>,
-    /// Address that serves /metrics.
+    /// Address that serves /metrics; `None` at a controller.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -30,7 +30,7 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// Private key of the node.
     pub key: PathBuf,
-    /// Authority that signs the certificates of clients that may change the node.
+    /// Authority that signs the certificates of clients that may connect to `listen`.
     pub clients_ca: PathBuf,
 }
 
@@ -75,8 +75,8 @@ pub fn control(faults: &mut FaultCollector) -> ControlConfig {
     ControlConfig { listen, tls, metrics }
 }
 
-/// Returns true if only one listener can use both addresses: they are equal, or one of them covers all
-/// addresses of the host. Port 0 never overlaps, because the system picks a free port.
+/// Returns true if two listeners cannot bind these addresses at the same time: the ports are equal, and the IP
+/// addresses are equal or one is unspecified. Port 0 never overlaps, because the system picks a free port.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let ips = [one.ip().to_canonical(), other.ip().to_canonical()];
     // `::` covers all addresses, including IPv4; 0.0.0.0 covers IPv4.
@@ -87,7 +87,8 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (ips[0] == ips[1] || covers(ips[0], ips[1]) || covers(ips[1], ips[0]))
 }
 
-/// Parses an address with a port. Records a fault for an invalid one.
+/// Parses an address with a port, and records its canonical form for reloads. Records a fault and returns `None` for an
+/// invalid one.
 fn address(
     faults: &mut FaultCollector,
     at: Option<&Spanned<String>>,

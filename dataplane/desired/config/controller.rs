@@ -17,7 +17,7 @@ use super::raw_control::{Controller, Follow};
 use super::read::File;
 use super::settings::Settings;
 
-/// Address at which a controller listens.
+/// Address at which nodes and operators connect to a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerAddress {
     /// Unix socket, for the same user and root.
@@ -90,7 +90,8 @@ pub struct ControllerConfig {
     pub id: u16,
     /// Store of the desired state.
     pub store: StoreConfig,
-    /// Unix socket for its user and root.
+    /// Unix socket at which nodes and operators connect, for the same user and root. The default is beside the store's
+    /// file; `None` with etcd and without the key.
     pub socket: Option<PathBuf>,
     /// Addresses for TCP.
     pub control: ControlConfig,
@@ -209,7 +210,7 @@ fn controller(faults: &mut FaultCollector) -> ControllerConfig {
     ControllerConfig { id, store, socket, control, settings: Settings::default() }
 }
 
-/// Returns the checked store: a file or etcd. An empty path stands for an invalid choice.
+/// Returns the checked store: a file or etcd. An empty path stands for an invalid choice, which is a fault already.
 fn store(faults: &mut FaultCollector, raw: &Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");

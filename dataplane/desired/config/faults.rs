@@ -84,7 +84,7 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// Set of keys that may occur once each in a file.
+/// Set of values that a file may have once each, such as ids or addresses. It finds repetitions.
 pub struct UniqueKeys<T>(HashSet<T>);
 
 impl<T: Eq + Hash> UniqueKeys<T> {
@@ -93,7 +93,7 @@ impl<T: Eq + Hash> UniqueKeys<T> {
         Self(HashSet::new())
     }
 
-    /// Adds a key. Returns true if an earlier entry has it.
+    /// Adds a value. Returns true if the set has it already.
     pub fn is_again(&mut self, key: T) -> bool {
         !self.0.insert(key)
     }
@@ -111,7 +111,8 @@ pub fn some_ids(ids: impl Iterator<Item = u16>) -> String {
 /// Maximum number of ids in a message.
 const IDS_SHOWN: usize = 16;
 
-/// Collector of faults with their places.
+/// State of a file's check: the tables to check, and the faults, warnings and settings so far. Its methods read a
+/// value, record a fault for an invalid one, and return a substitute, so that one check finds all faults.
 pub struct FaultCollector {
     /// Line ends of the text, to find a value's line.
     lines: Lines,
@@ -185,14 +186,14 @@ impl FaultCollector {
         });
     }
 
-    /// Records the canonical form of a value for reloads, which thus ignore a change of spelling. `None` is the value
-    /// of a file without the key.
+    /// Records the canonical form of a value, so that a reload ignores a change of spelling. After `None`, a reload
+    /// treats the key as absent. Does nothing for a live key, which a reload compares elsewhere.
     pub fn record<T>(&mut self, at: &Spanned<T>, value: Option<impl ToString>) {
         self.settings.set_at(at, value.map(|value| value.to_string()));
     }
 
-    /// Parses the address of a host. `fits` accepts or refuses it. Records a fault and returns 0.0.0.0 for an
-    /// invalid address.
+    /// Parses the address of a host. `fits` accepts or refuses it. Records a fault and returns 0.0.0.0 for an invalid
+    /// address; later checks skip that address.
     pub fn host(
         &mut self,
         at: &Spanned<String>,
@@ -229,7 +230,8 @@ impl FaultCollector {
         })
     }
 
-    /// Parses a policy whose members are leaves. Records a fault and returns `None` for any other text.
+    /// Parses the policy of a spine's pool, whose members are leaves (racks). Records a fault and returns `None` for
+    /// any other text.
     pub fn policy_over_racks(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
         let found = match policy {
@@ -241,7 +243,8 @@ impl FaultCollector {
         None
     }
 
-    /// Parses a policy whose members are workers. Records a fault and returns `None` for any other text.
+    /// Parses the policy of a leaf's or agent's pool, whose members are workers. Records a fault and returns `None` for
+    /// any other text.
     pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
         let policy = policy.map_err(|error| self.note(at, key, error, POLICY)).ok()?;
@@ -255,8 +258,8 @@ impl FaultCollector {
         Some(policy)
     }
 
-    /// Parses the policy of a leaf's pool: one whose members are workers, or the choice by the node. Records a fault and
-    /// returns `None` for any other text.
+    /// Parses the policy of a leaf's pool: one whose members are workers, or the choice by the node. Records a fault
+    /// and returns `None` for any other text.
     pub fn policy_choice(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicyChoice> {
         match at.get_ref().parse::<PolicyChoice>() {
             Ok(PolicyChoice::Fixed(_)) => self.policy(at, key).map(PolicyChoice::Fixed),
@@ -284,12 +287,13 @@ impl FaultCollector {
     }
 
     /// Reads a whole number: the file's, or the default of the key's row in [`super::keys`]. Records a fault for a
-    /// number that is not in the row's range.
+    /// number outside the row's range, and returns the default, or the minimum if there is none.
     pub fn number<T: TryFrom<i64> + Default>(&mut self, table: Table, name: &str) -> T {
         self.optional_number(table, name).unwrap_or_default()
     }
 
-    /// Like [`FaultCollector::number`], for a key that may have neither a value nor a default.
+    /// Like [`FaultCollector::number`], for a key that may have neither a value nor a default. Checks the range only of
+    /// [`Kind::Integer`].
     pub fn optional_number<T: TryFrom<i64>>(&mut self, table: Table, name: &str) -> Option<T> {
         let row = self.file.key(table, name).0;
         let default = match row.default {
@@ -306,7 +310,8 @@ impl FaultCollector {
         value.and_then(|value| T::try_from(value).ok())
     }
 
-    /// Like [`FaultCollector::number`], for a key whose default or range depends on other keys.
+    /// Like [`FaultCollector::number`], for a key whose default or range depends on other keys. Returns `default` after
+    /// a fault.
     pub fn number_in<T: TryFrom<i64> + PartialOrd + Copy + ToString>(
         &mut self,
         table: Table,
@@ -351,13 +356,13 @@ impl FaultCollector {
         self.file.value(table, name)
     }
 
-    /// Returns the value that the file's word stands for, or the default.
+    /// Returns the value that the file's word stands for, or the default of `T`. The reader has refused unknown words.
     pub fn word<T: DeserializeOwned + Default>(&self, table: Table, name: &str) -> T {
         let text = self.text(table, name);
         text.and_then(|text| word(text.get_ref())).unwrap_or_default()
     }
 
-    /// Like [`FaultCollector::number`], for a number with a fraction.
+    /// Like [`FaultCollector::number`], for a number with a fraction. Returns the file's number even after a fault.
     pub fn decimal(&mut self, table: Table, name: &str) -> f64 {
         let (row, key, _) = self.file.key(table, name);
         let default = match row.default {
@@ -374,7 +379,7 @@ impl FaultCollector {
     }
 }
 
-/// Returns the names of policies whose members are racks.
+/// Returns the names of the policies of a spine's pools, for a message.
 fn over_racks() -> Vec<&'static str> {
     CATALOGUE.iter().filter(|entry| entry.runs_on_spine()).map(|entry| entry.name).collect()
 }
@@ -392,7 +397,8 @@ pub fn state(faults: &mut FaultCollector, table: Table) -> Option<PathBuf> {
     path.map(Into::into)
 }
 
-/// Returns the group that may read the state file, if the file names one.
+/// Returns the group that may read the state file, if the configuration names one. Records a warning if there is no
+/// state file, and a fault for an unknown group.
 pub fn state_group(faults: &mut FaultCollector, table: Table, has_state: bool) -> Option<u32> {
     let (key, name) =
         (&faults.file.key(table, "state_group").1, &faults.text(table, "state_group")?);

@@ -3,16 +3,16 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-/// Parser of the id lists of one file. It parses until the lists name more than `NAMED_MAX` ids together,
-/// and returns empty lists from then on. A file may name each id only once, so such a file already has a
-/// fault.
+/// Parser of id lists that together may name each id once, such as the lists of all servers. Once they name more than
+/// `NAMED_MAX` ids, it returns empty lists: this bounds the time for a file with many long lists. Such a file already
+/// has a fault, because ids repeat or lists are invalid.
 #[derive(Default)]
 pub struct Lists {
     /// Number of ids so far. A refused list counts as one.
     named: usize,
 }
 
-/// Maximum number of ids that one file or one request names: about twice the number of possible ids.
+/// Maximum number of ids that the lists of one parser, or one request, name: about twice the number of possible ids.
 pub const NAMED_MAX: usize = 1 << 16;
 
 impl Lists {

@@ -12,7 +12,7 @@ use super::faults::{FaultCollector, quoted};
 
 /// Maximum size of a key file in bytes. A larger file holds more than a key.
 const BYTES_MAX: u64 = 4096;
-/// Required form of a key file.
+/// Required form of a key file, for messages.
 pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
@@ -37,7 +37,8 @@ pub fn read_key(path: &Path) -> Result<Key, String> {
     new_key(bytes).ok_or_else(unsupported)
 }
 
-/// Reads a file of at most `bytes_max` bytes that only this user or root can read or write.
+/// Reads a file of at most `bytes_max` bytes that only this user or root can read or write: a pool's key or a private
+/// key of TLS.
 ///
 /// # Errors
 /// If the file is not private, is longer, or cannot be read. The error describes the fault.
@@ -49,7 +50,7 @@ pub fn private_bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     file.read(bytes_max).map_err(cannot)
 }
 
-/// Parses a key: hexadecimal digits, with optional white space between them.
+/// Parses a key: two hexadecimal digits for each byte, with optional white space between them.
 fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
     let (mut key, mut digits) = ([0; KEY_LEN], 0);
     for byte in bytes.iter().filter(|byte| !byte.is_ascii_whitespace()) {

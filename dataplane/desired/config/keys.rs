@@ -1,8 +1,8 @@
 //! Keys of all configuration files: type or range, default and meaning.
 //!
-//! The reader of files accepts these keys and no others, checks their types and ranges, and supplies their defaults.
-//! `wedjat check --keys` prints them, and the key tables of docs/reference/ are generated from them. A reload compares
-//! the keys that are not `live`.
+//! The reader of files accepts these keys and no others, and checks their types and words. The checks take ranges and
+//! defaults of numbers from here. `wedjat check --keys` prints the keys, and the key tables of docs/reference/ are
+//! generated from them. A reload refuses changes of keys that are not `live`.
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -25,12 +25,13 @@ pub struct Key {
     pub default: DefaultValue,
     /// Meaning.
     pub meaning: &'static str,
-    /// True if the membership of a running node has the value. A reload then compares it with the membership, and
-    /// refuses a change only if that object can't change it. A reload refuses any change of all other keys.
+    /// True if the membership of a running node (pools, servers, workers and spines) has the value. A reload then
+    /// compares it with the membership, and refuses only changes that need a restart. A reload refuses each change of
+    /// other keys.
     pub live: bool,
 }
 
-/// Type of a key's value. A description says what a check allows.
+/// Type of a key's value. The text of a kind describes the allowed values. Code of the file's check enforces them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// Whole number from the first to the second one.
@@ -57,7 +58,7 @@ pub enum Kind {
     Numbers(&'static str),
 }
 
-/// Value of a file without a key.
+/// Value of an absent key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultValue {
     /// None: a file must have the key.
@@ -73,7 +74,7 @@ pub enum DefaultValue {
 }
 
 impl Key {
-    /// Returns this key marked as live: a running node can change it, for example a pool's policy.
+    /// Returns this key marked as live: the membership has its value, for example a pool's policy.
     const fn live(self) -> Self {
         Self { live: true, ..self }
     }
@@ -105,7 +106,8 @@ impl Key {
         }
     }
 
-    /// Returns the value that a file without this key has. `None` if there is none, or if it depends on other keys.
+    /// Returns the value of the absent key as a reload compares it. `None` if there is none, or if it depends on other
+    /// keys or the machine.
     #[must_use]
     pub fn default_value(&self) -> Option<String> {
         match self.default {
@@ -154,7 +156,7 @@ impl Section {
     }
 }
 
-/// Default of MAC addresses.
+/// Default of other hosts' MAC addresses.
 const DISCOVERED: DefaultValue = Described("discovered");
 
 /// Creates a key that is not live.
@@ -162,7 +164,7 @@ const fn key(name: &'static str, kind: Kind, default: DefaultValue, meaning: &'s
     Key { name, kind, default, meaning, live: false }
 }
 
-/// Marks keys of an object that can change while the node runs.
+/// Marks all keys of an object as live. The object, such as a server, can change while the node runs.
 const fn live<const COUNT: usize>(mut keys: [Key; COUNT]) -> [Key; COUNT] {
     // Constants allow no iterators.
     let mut index = 0;

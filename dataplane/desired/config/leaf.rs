@@ -21,7 +21,7 @@ use super::raw_agent::PollMode;
 use super::settings::Settings;
 use crate::state::Spine;
 
-/// Checked configuration.
+/// Checked configuration of a leaf or spine.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Path of the file.
@@ -54,7 +54,7 @@ pub struct Config {
     pub(super) warnings: Vec<ConfigFault>,
 }
 
-/// Settings of the leaf itself.
+/// Settings of the leaf or spine itself.
 #[derive(Clone, Debug)]
 pub struct LeafConfig {
     /// Id.
@@ -87,8 +87,8 @@ pub struct LeafConfig {
 }
 
 impl LeafConfig {
-    /// Reads the settings of the node itself, and records their faults. `limits` depend on the rest of the file, and
-    /// are set later.
+    /// Reads the settings of the node itself, and records their faults. `limits` and the default of `mbufs` depend on
+    /// the rest of the file, and the caller sets them later.
     pub(super) fn read(faults: &mut FaultCollector, raw: &raw::Config) -> Self {
         let (node, table, key) =
             (&raw.leaf, raw.leaf.table, |name: &str| format!("{}.{name}", raw.role.name()));
@@ -128,12 +128,12 @@ impl LeafConfig {
     }
 }
 
-/// Worker server.
+/// Workers of one server in one pool. At a spine, a leaf in one pool.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// IP address.
     pub ip: IpAddr,
-    /// MAC address; `None` to find it by ARP.
+    /// MAC address; `None` to find it by ARP or neighbour discovery.
     pub mac: Option<Mac>,
     /// Global ids of its workers.
     pub workers: Vec<u16>,

@@ -3,11 +3,12 @@
 use super::faults::FaultCollector;
 use super::raw_agent;
 
-/// Batch job beside an agent's workers. This build cannot have one.
+/// Batch job beside an agent's workers. This build cannot have one: the type has no values, and keeps the callers free
+/// of conditional compilation.
 #[derive(Clone, Debug)]
 pub enum Job {}
 
-/// Records a fault if the file has the table. Returns no jobs.
+/// Records a fault if the file has the table, so that the agent does not start without its jobs. Returns no jobs.
 pub(super) fn jobs(
     faults: &mut FaultCollector,
     raw: Option<&raw_agent::Cosched>,

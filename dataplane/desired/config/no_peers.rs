@@ -4,7 +4,8 @@ use super::faults::FaultCollector;
 use super::port::PortConfig;
 use super::raw_agent;
 
-/// Rack without a leaf. This build cannot have one.
+/// Rack without a leaf. This build cannot have one: the type has no values, and keeps the callers free of conditional
+/// compilation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeersConfig {}
 

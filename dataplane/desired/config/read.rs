@@ -18,7 +18,7 @@ use super::fault::{ConfigFault, Lines};
 use super::keys::{DefaultValue, Key, Kind, REFUSED, SECTIONS, Section};
 use crate::state::ReplyPath;
 
-/// Tables of a file, with keys and types as [`SECTIONS`] has them. Ranges are unchecked.
+/// Tables of a file, with keys and types as [`SECTIONS`] has them. Most ranges are unchecked.
 pub struct File {
     tables: Vec<TableOfFile>,
 }
@@ -33,7 +33,8 @@ pub struct TableOfFile {
     pub section: &'static Section,
     /// Number in its section, from 0.
     pub index: usize,
-    /// Keys of other files, which the reader accepts here because a check refuses them with a better message.
+    /// Keys of other files, which the reader accepts here because a check refuses them, or warns of them, with a better
+    /// message.
     refused: &'static [Key],
     /// Offset of the table in the text.
     start: usize,
@@ -41,7 +42,7 @@ pub struct TableOfFile {
     pub values: BTreeMap<&'static str, Spanned<Item>>,
 }
 
-/// Value of a key.
+/// Value of a key, of any type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     /// Whole number.
@@ -58,11 +59,13 @@ pub enum Item {
     Integers(Vec<i64>),
     /// Table of numbers.
     Numbers(BTreeMap<String, f64>),
-    /// Any other value.
+    /// Any other value, as a text: a date, a mixed list, another table, or a number that is too large. The reader
+    /// refuses it for each key.
     Other(String),
 }
 
-/// Formats a value in its canonical form. Texts in lists keep their quotes, so that two lists differ if their items do.
+/// Formats a value in its canonical form, which a reload compares. Texts in lists keep their quotes, so that two lists
+/// differ if their items do.
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,7 +80,7 @@ impl fmt::Display for Item {
     }
 }
 
-/// Type that a key's value may have.
+/// Conversion of a key's value to a Rust type.
 pub trait FromItem: Sized {
     /// Returns the value, if it has this type.
     fn from_item(item: &Item) -> Option<Self>;
@@ -137,7 +140,7 @@ pub fn word<T: DeserializeOwned>(word: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<Error>::new(word)).ok()
 }
 
-/// Value of a key that a file must have, or may have.
+/// Field of an `entry!`: `Spanned` for a key that a file must have, `Option<Spanned>` for one that it may have.
 pub trait Field {
     /// Creates the field from the file's value; `None` if the file lacks the key.
     fn of(found: Option<&Spanned<Item>>) -> Self;
@@ -184,7 +187,8 @@ impl File {
     ///
     /// # Errors
     /// If the text is not TOML. Otherwise if it has unknown keys, lacks keys, or has values of wrong types or unknown
-    /// words; the error then holds all of these faults in order of lines.
+    /// words; the error then holds these faults in order of lines. Missing keys of a table that has unknown keys
+    /// are not among them.
     pub fn read(owner: &'static str, text: &str) -> Result<Self, Vec<ConfigFault>> {
         let root = DeTable::parse(text).map_err(|error| vec![syntax_fault(&error, text)])?;
         let mut reader =
@@ -222,8 +226,8 @@ impl File {
         Spanned::new(start..start, ())
     }
 
-    /// Returns the only table of a section. The reader refuses a file without its owner's section; for any other
-    /// missing section, this is the file's first table.
+    /// Returns the only table of the owner's section, as `[leaf]` of a leaf's file. The reader refuses a file without
+    /// it.
     pub fn only(&self, name: &str) -> Table {
         self.of_section(name).next().unwrap_or_default()
     }
@@ -241,7 +245,7 @@ impl File {
     }
 }
 
-/// Returns the keys of other files that a check refuses in this section, with a reason of its own.
+/// Returns the keys of other files that a check refuses in this section, or warns of, with a reason of its own.
 fn refused_keys(owner: &str, section: &Section) -> &'static [Key] {
     let header = section.header();
     let found = REFUSED.iter().find(|one| (one.0, one.1) == (owner, &header[..]));
@@ -280,7 +284,7 @@ impl TypeReader {
             .filter(|one| one.files.contains(&self.owner) && split(one.name).0 == path)
             .collect();
         let mut keys: Vec<_> = section.into_iter().flat_map(Section::keys).collect();
-        // Keys behind these are refused by a check. Messages do not name them.
+        // A check refuses the keys behind these, or warns of them. Messages do not name them as allowed.
         let documented = keys.len();
         let refused = section.map_or(&[][..], |section| refused_keys(self.owner, section));
         keys.extend(refused);
@@ -309,7 +313,7 @@ impl TypeReader {
         // A file needs the section of its owner, as a leaf's file needs `[leaf]`.
         let own_section = subsections.iter().find(|one| one.name == self.owner && !one.is_list);
         for name in needed.chain(own_section.map(|one| one.name)) {
-            // A misspelt key is not also missing.
+            // An unknown key may be a misspelt one of these, so the table then has no faults of missing keys.
             if is_known && !table.contains_key(name) {
                 let allowed = format!("the key `{name}`, which is needed");
                 self.note(start, path, format!("no key `{name}`"), &allowed);
@@ -341,7 +345,8 @@ impl TypeReader {
         }
     }
 
-    /// Returns the value of a key, never `None`. Adds a fault for another type or an unknown word.
+    /// Returns the value of a key, never `None`. Adds a fault for another type, an unknown word, an id outside 0 to
+    /// 65535, or a negative number in a list.
     fn value(&mut self, kind: Kind, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Item> {
         let item = item(value.get_ref());
         // Adds the fault of a value of another type.
@@ -415,7 +420,7 @@ fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Returns a value as an item; [`Item::Other`] for one that no key may have.
+/// Returns a TOML value as an item; [`Item::Other`] for one that no key may have.
 fn item(value: &DeValue<'_>) -> Item {
     match value {
         DeValue::String(text) => Item::Text(text.to_string()),

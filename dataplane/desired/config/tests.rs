@@ -150,7 +150,7 @@ fn shared_port_is_warned_about() {
     assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
     let unsure = GOOD.replace("mac = ", "# mac = ");
     assert_eq!(parse(&unsure).unwrap().warnings(), [""; 0], "workers have a port of their own");
-    // The port to the workers now also has clients. `unsure` is a server whose MAC address ARP finds.
+    // The port to the workers now also has clients. In `unsure`, ARP finds the server's MAC address.
     let share_port = |text: &str| text.replace("\"workers\"", "\"both\"");
     assert_eq!(
         parse(&share_port(GOOD)).unwrap().warnings(),

@@ -2,8 +2,8 @@
 //! in one process, and the agent's workers are on the same host.
 //!
 //! The leaf's membership includes the agent's workers, at an address of their own. The agent adds a worker
-//! before the leaf sends tasks to it. The leaf removes a worker first; the agent follows once no task for it
-//! can arrive. Drains work the same way. The agent gives any task sent to its workers to any of them, and
+//! first; the leaf sends it tasks once it is attached. The leaf removes a worker first; the agent follows once no
+//! task for it can arrive. Drains work the same way. The agent gives any task sent to its workers to any of them, and
 //! continues with a drained one while such tasks exist and no other worker can serve them.
 //!
 //! Leaf and agent each have a membership of their own, with its own epoch, the number of the change.
@@ -55,10 +55,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
 
     /// Log text for a change that all cores use.
     const DECIDE: &'static str = LeafCores::DECIDE;
-    // A leaf as a process captures its packets.
+    // A leaf as a process captures its packets, so it can choose policies.
     const AUTO_REFUSAL: Option<AutoRefusal> = None;
 
-    /// Checks a change of the leaf. Workers without a server are the agent's.
+    /// Checks a change of the leaf. Accepts workers without a server for the agent; a leaf alone refuses them.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::AddWorkers { server: None, .. } if self.agent.is_some() => Ok(()),
@@ -146,7 +146,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.leaf.issue(table, differences, network)
     }
 
-    /// Makes the agent follow the leaf, and frees its departed members.
+    /// Does the leaf's periodic work, makes the agent follow the leaf, and frees the agent's departed members.
     fn collect(&mut self, now: &SettledState<'_>) {
         self.leaf.collect(now);
         if let Some(agent) = &mut self.agent {
@@ -174,7 +174,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
             .collect()
     }
 
-    /// Keeps a worker's id known until the worker begins to leave the agent. The agent must not send messages for a
+    /// Returns `u64::MAX` until the worker begins to leave the agent, then 0. The agent must not send messages for a
     /// worker that the leaf has forgotten.
     fn linger_ns(&self, worker: u16) -> u64 {
         let workers = self.agent.iter().flat_map(|agent| agent.membership().workers());
@@ -225,7 +225,8 @@ fn worker_at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> O
     workers.find(|worker| worker.id == id)
 }
 
-/// Checks a change of the agent, together with the leaf's next membership. Only pools of the agent change alone.
+/// Checks a change of the agent, together with the leaf's next membership. Only the agent's pools change without
+/// the leaf.
 fn check_of_agent<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     change: &Change,

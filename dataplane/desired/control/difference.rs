@@ -17,19 +17,19 @@ pub enum Difference {
     Close,
     /// The pool has ended.
     End,
-    /// The member is a new worker; it may be chosen unless it is already drained or leaving.
+    /// The member is a new worker. It may already be drained or leaving: no other difference says so.
     Join(Member),
-    /// The member's server has another address.
+    /// The member's server has changed: for instance its address, or it is leaving now.
     Move(Member),
     /// The member leaves: it may not be chosen.
     Leave(Member),
-    /// The member is drained: it may not be chosen.
+    /// The member is drained: it may not be chosen. A core may delay this if all members are drained.
     Drain(Member),
     /// The member may be chosen again.
     Undrain(Member),
     /// The member has left: its place is empty.
     Forget(Member),
-    /// The members' speeds changed, or the set of members with different speeds.
+    /// A member changed, and the pool's speeds are unequal before or after. The dispatcher gets all speeds again.
     Rates,
     /// The policy changed.
     Policy,
@@ -38,8 +38,8 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// Returns the change of the pool's dispatcher (policy and queue) on this core; `None` for differences of members
-    /// and of the pool as a whole. `members` is the number of members for which the dispatcher has room.
+    /// Creates the change of the pool's dispatcher (speeds, policy or queue) on this core; `None` for other
+    /// differences. `members` is the number of members for which the dispatcher has room.
     pub(super) fn change(self, to: &Pool, members: usize, core: Core) -> Option<DispatcherChange> {
         Some(match self {
             Self::Rates => DispatcherChange::Rates(to.rates(members)),
@@ -72,7 +72,7 @@ impl Differences<'_> {
     }
 
     /// Returns the indices of pools in both memberships with a changed policy, members or speeds. Their policies
-    /// recompute derived state once, after all other steps of the update.
+    /// recompute derived state once, after all other steps of the update. A new pool's policy does so at its creation.
     pub fn changed_pools(&self) -> Vec<usize> {
         let has_changed = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
             (Some(Some(from)), Some(to)) => {
@@ -124,7 +124,7 @@ impl Differences<'_> {
         }
     }
 
-    /// Adds the differences of a pool's members, place by place.
+    /// Adds the differences of a pool's members, place by place. No place passes directly from one worker to another.
     fn members(
         &self,
         differences: &mut Vec<Difference>,

@@ -46,10 +46,11 @@ use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
 use crate::state::{self, AutoRefusal, Spine};
 use membership::settle;
 
-/// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free.
+/// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free. Also the limit of
+/// the wait for a leaving pool's queue, and the time for which a moved server's former address stays valid.
 pub const LEAVING_NS: u64 = 10_000_000_000;
 
-/// Removal of a worker, a pool or an address that has begun and waits for outstanding tasks.
+/// Removal of a worker, a pool or an address that has begun. Its start time limits the wait for outstanding tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PendingRemoval {
     /// Id of the pool.
@@ -61,7 +62,7 @@ enum PendingRemoval {
     Address(usize),
 }
 
-/// Refusal of a spine.
+/// Reason why a spine cannot choose a pool's policy, and the allowed setting.
 const SPINE_REFUSAL: AutoRefusal =
     ("a spine sees no service times of workers", "one policy, as in horus-spine");
 
@@ -70,10 +71,10 @@ pub trait Cores {
     /// Objects created for a change before the node's state contains it; creation may fail.
     type PreparedChange;
 
-    /// Log text for a change that all cores use.
+    /// End of the log line for a change that all cores use, after "change `epoch`:".
     const DECIDE: &'static str;
 
-    /// Reason why this kind of node cannot choose a pool's policy; `None` if it can.
+    /// Reason why this kind of node cannot choose a pool's policy itself, for `auto`; `None` if it can.
     const AUTO_REFUSAL: Option<AutoRefusal>;
 
     /// Checks the conditions of a change that are specific to this kind of node.
@@ -113,7 +114,7 @@ pub trait Cores {
     /// Frees objects that cores have replaced.
     fn free_replaced(&mut self);
 
-    /// Creates the objects for the next membership, including changes of an agent on the same core. Nothing
+    /// Creates the objects for the next membership, and applies the changes of an agent on the same core. Nothing
     /// has changed if this fails.
     ///
     /// # Errors
@@ -156,8 +157,8 @@ pub trait Cores {
         None
     }
 
-    /// Returns the local workers, by id: those of an agent on the node's own core. The leaf counts the tasks that it sent
-    /// for each worker; only the agent knows which worker holds them.
+    /// Returns the local workers, by id: those of an agent on the node's own core. The leaf counts the tasks that it
+    /// sent for each worker; only the agent knows which worker holds them.
     fn local_workers(&self) -> BTreeMap<u16, LocalWorker> {
         BTreeMap::new()
     }
@@ -167,7 +168,8 @@ pub trait Cores {
         false
     }
 
-    /// Returns true if unanswered tasks of a leaving worker count as lost after [`LEAVING_NS`].
+    /// Returns true if unanswered tasks of a leaving worker count as lost after [`LEAVING_NS`]. False if workers are
+    /// threads of this process, which lose no tasks.
     fn gives_up(&self) -> bool {
         true
     }
@@ -186,7 +188,7 @@ pub struct SettledState<'a> {
     leaving_since_ns: &'a BTreeMap<PendingRemoval, u64>,
 }
 
-/// A worker on a leaf's own core.
+/// State of a local worker, whose agent runs on the leaf's own core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalWorker {
     /// Number of tasks that it holds. The leaf may have counted them for other local workers, since the agent gives a
@@ -233,13 +235,14 @@ impl<C: Cores> Control<C> {
         &self.membership
     }
 
-    /// Returns the epoch that all cores use at least.
+    /// Returns the epoch that all cores have reached; the latest one without cores.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.cores.epoch().unwrap_or(self.membership.epoch)
     }
 
-    /// Returns true if all cores have reached the latest change and nothing is leaving.
+    /// Returns true if all cores have reached the latest change and nothing is leaving. Former addresses of moved
+    /// servers do not count.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_current = self.acknowledged() == self.membership.epoch;
@@ -593,7 +596,8 @@ impl<C: Cores> Control<C> {
         self.leaving_since_ns = all.map(with_start).collect();
     }
 
-    /// Takes the due steps of departures, such as freeing the places of departed members. Returns true if `next` changed.
+    /// Takes the due steps of departures, such as freeing the places of departed members. Returns true if `next`
+    /// changed.
     ///
     /// A leaving pool first empties its queue, then its workers leave, and then it ends. The wait for the queue ends
     /// after [`LEAVING_NS`], and so does the wait for unanswered tasks if [`Cores::gives_up`].
@@ -619,7 +623,7 @@ impl<C: Cores> Control<C> {
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
                 let Some(worker) = current.filter(|worker| worker.is_leaving) else { continue };
                 let removal = PendingRemoval::Worker(id, worker.id);
-                // A member without tasks has left once its removal has lasted for the time for which its id stays known.
+                // A member without tasks leaves once the time for which its id stays known has passed.
                 let is_done = match self.outstanding(index, member) {
                     ..=0 => leaving_ns(removal) >= self.cores.linger_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(removal),
@@ -680,7 +684,7 @@ fn check_limit(
     if count <= most { Ok(()) } else { Err(ChangeError::Full { what, most, setting }) }
 }
 
-/// Drains or undrains workers.
+/// Drains or undrains workers in all their pools. Refuses a leaving worker.
 fn drain(
     membership: &mut Membership,
     workers: &[u16],
@@ -735,7 +739,7 @@ fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeErro
     pool.ok_or_else(|| ChangeError::Unknown { what: format!("pool {id}") })
 }
 
-/// Changes the address at which clients reach a pool.
+/// Sets the address at which clients reach a pool; `None` means the node's own.
 fn set_service(
     membership: &mut Membership,
     id: u16,

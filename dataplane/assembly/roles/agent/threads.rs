@@ -16,7 +16,7 @@ use super::*;
 
 type Worker = ThreadWorker<RingPort>;
 
-/// An agent with such workers, and the far ends of their transmit queues.
+/// Agent whose workers are threads of its process, and the far ends of the workers' transmit queues.
 struct Threads {
     rig: Rig,
     /// Workers by index; `None` once a worker has ended.
@@ -33,8 +33,8 @@ impl Threads {
 
     /// Same as [`Threads::new`], with addresses of this family.
     fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
-        // The test sends nothing to these ports, so their pool has a single buffer of one byte. `load` counts the
-        // unfinished tasks by the worker that they name.
+        // The test sends nothing to these ports, so their pool has a single buffer of one byte. Agent and workers share
+        // `load`, the number of unfinished tasks by the worker that they name, because replies report it.
         let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
         let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for identity in identities(workers) {
@@ -129,9 +129,9 @@ fn sends_the_same(family: Family, key: Option<Key>) {
     // One signer for each way, so that both use the same sequences.
     let signer = || {
         let keys = key.iter().flat_map(|key| [10, 11].map(|worker| (worker, key.clone())));
-        Signer::new(keys, || 1_000_000).map(Arc::new) // the sequence of the current time
+        Signer::new(keys, || 1_000_000).map(Arc::new) // a constant instead of the clock's sequence
     };
-    // Tasks are copied to workers of the dispatcher, and handed over to threads.
+    // `copied` copies tasks to workers of a region and sends their replies. `handed` hands tasks over to threads.
     let mut copied = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
     copied.agent = copied.agent.with_signer(signer());
     let mut worker_ends = [copied.attach_worker(0), copied.attach_worker(1)];

@@ -22,8 +22,8 @@ fn direct(family: Family, policy: &str) -> Rig {
     rigs_of(&family.text(&text), None, true, 256).remove(0)
 }
 
-/// Returns a server's report with this number of entries in its header, and these entries: workers and their remaining
-/// tasks.
+/// Returns a server's completion report about pool 7. Its header announces `count` entries, a wrong number in malformed
+/// reports. Each of the actual `entries` has a worker and its remaining tasks.
 fn report_of(server: usize, count: u16, entries: &[(u16, u16)]) -> Vec<u8> {
     let first = entries.first().map_or(10, |&(worker, _)| worker);
     let header = Header::completions(7, first, count, 1);
@@ -44,7 +44,7 @@ fn report_of(server: usize, count: u16, entries: &[(u16, u16)]) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
-/// Returns a server's report with these entries.
+/// Returns a server's well-formed completion report with these entries.
 fn report(server: usize, entries: &[(u16, u16)]) -> Vec<u8> {
     report_of(server, entries.len() as u16, entries)
 }
@@ -189,8 +189,8 @@ fn reports_and_replies_share_a_burst() {
 
 #[test]
 fn later_routed_server_is_refused() {
-    // With direct return the leaf sends a task unchanged to its server's MAC address. It cannot reach a server behind a
-    // router so, because a router forwards by the IP address.
+    // With direct return the leaf keeps a task's destination IP address, and sends it to its server's MAC address. It
+    // cannot reach a server behind a router, because a router forwards by the IP address.
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let text = config_text(&networks, "horus", true, 1, (64, Overflow::Drop));
     let text = text.replace("policy = ", "replies = 'direct'\npolicy = ");

@@ -10,7 +10,8 @@ use super::*;
 pub use crate::roles::translated::{BOTH, Family};
 use crate::roles::translated::{as_v4, v6};
 
-/// Parses a datagram with a task header, of either family; `None` for any other frame. The addresses are IPv4.
+/// Parses a UDP datagram of either family, and its task header; `None` for any other frame. The returned addresses are
+/// IPv4. Panics if the task header is invalid.
 pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
     let bytes = as_v4(frame.bytes());
     let datagram = udp::parse(&bytes, false).ok()?;
@@ -18,7 +19,7 @@ pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
     Some((datagram, header))
 }
 
-/// Returns the extension after the task header of such a datagram.
+/// Returns the extension of the task header in a UDP datagram of either family.
 pub fn read_extension(frame: &Frame) -> Extension {
     let bytes = as_v4(frame.bytes());
     Extension::parse(&bytes[udp::PAYLOAD..])

@@ -1,6 +1,6 @@
 //! Histograms of the leaf: times in the queue, ages of load reports, and times of decisions. The leaf samples one burst
-//! in 1024: it measures the time of its decision by a stopwatch, and then *watches* the worker of its task until that
-//! worker's second report. At each task for a watched worker it records the age of the worker's last report.
+//! in 1024: it measures the time of its decision by a stopwatch, and then *watches* the worker of its first task until
+//! that worker's second report. After the first report it records the report's age at each task for the worker.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
@@ -56,7 +56,8 @@ fn queue_times_are_those_of_the_clock() {
     rig.assert_accounted();
 }
 
-/// Sends a task and, 30 us later, its reply, and waits for 40 us. Returns the task's worker.
+/// Sends a task and, 30 us later, its reply, and waits for 40 us: two bursts for the leaf. The report in the reply is
+/// then 41 us old at the next task, which arrives 1 us after the wait. Returns the task's worker.
 fn round_trip(rig: &mut Rig, seq: u16) -> u16 {
     let (_, header, _) = rig.one(CLIENTS, &task(seq), WORKERS);
     rig.wait(30_000);
@@ -152,7 +153,7 @@ fn worker_without_reports_is_not_watched_for_ever() {
 fn waiting_tasks_count_as_decisions() {
     // Servers and client have known MAC addresses. A port holds 256 packets, and the queue 2048 tasks.
     let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, (2048, Overflow::Drop)).remove(0);
-    // The stopwatch stands still, so the decision takes 0 ns, in the bucket up to 10 ns.
+    // The stopwatch always returns 5, so the decision takes 0 ns, in the bucket up to 10 ns.
     rig.leaf = rig.leaf.with_stopwatch(Some(|| 5));
     for seq in 0..1024 {
         rig.through(CLIENTS, &task(seq), WORKERS);

@@ -44,7 +44,8 @@ fn text(family: Family, policy: &str, more: &str) -> String {
     family.text(&text)
 }
 
-/// Builds a leaf that has resolved its spine and sent its first messages.
+/// Builds a leaf that knows its spine's MAC address. Receives its first signal, number 1, in place of the test. `more`
+/// are lines of the pool.
 fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
     // Without a pool key, with a known client; a port holds 256 packets.
     let mut rig = rigs_of(&text(family, policy, more), None, true, 256).remove(0);
@@ -64,14 +65,14 @@ fn leaf(family: Family, policy: &str) -> Rig {
     leaf_with(family, policy, "")
 }
 
-/// Returns a client's task as the spine forwards it, marked if it is for an idle worker.
+/// Returns a client's task as the spine forwards it. `idle`: the spine chose the leaf from its idle list.
 fn forwarded_task(seq: u16, idle: bool) -> Vec<u8> {
     let mut payload = [0xAB; 20];
     Header { dst: 40, qlen: u16::from(idle), ..Header::new_task(7, seq) }.emit(&mut payload);
     frame(&Flow { src_mac: SPINE_MAC, ..client_flow() }, &payload)
 }
 
-/// Returns a heartbeat of the spine with this address and id, to a port of the leaf.
+/// Returns a heartbeat of the spine with this address and id, to a port of the leaf. Heartbeats name pool 0.
 fn spine_heartbeat(from: u32, id: u16, port: usize) -> Vec<u8> {
     let header = Header::signal(Code::KeepAlive, 0, id, 0);
     let mut payload = vec![0; header.len()];
@@ -82,7 +83,8 @@ fn spine_heartbeat(from: u32, id: u16, port: usize) -> Vec<u8> {
 }
 
 impl Rig {
-    /// Returns the codes of signals for pool 7 to a spine; ignores other packets.
+    /// Returns the codes of signals for pool 7 to the spine with this address. Drops other packets from the clients'
+    /// port.
     fn signals_at(&mut self, spine: u32) -> Vec<Code> {
         let parse = |frame: Frame| {
             let (datagram, header) = read(&frame)?;
@@ -91,7 +93,8 @@ impl Rig {
         self.receive(CLIENTS).into_iter().filter_map(parse).collect()
     }
 
-    /// Returns the signals to the spine: code, number, live workers, load.
+    /// Returns the signals to [`SPINE`]: code, number, live workers, average load. Checks that each is about pool 7,
+    /// from the leaf to the spine. Drops other packets from the clients' port.
     fn signals(&mut self) -> Vec<(Code, u16, u16, Load)> {
         let parse = |frame: Frame| {
             let (datagram, header) = read(&frame)?;
@@ -106,7 +109,7 @@ impl Rig {
         self.receive(CLIENTS).into_iter().filter_map(parse).collect()
     }
 
-    /// Returns the signals after this frame arrives.
+    /// Delivers a frame and polls. Returns the signals, as [`Rig::signals`] does, and drops packets to workers.
     fn signals_after(&mut self, port: usize, frame: &[u8]) -> Vec<(Code, u16, u16, Load)> {
         self.send(port, frame);
         self.poll();
@@ -171,7 +174,7 @@ fn spine_gets_idle_and_load_signals() {
         for seq in 4..12 {
             assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(seq, false)), []);
         }
-        // Twelve tasks arrived, three for each worker. Worker 10 reports two tasks; the remaining ones keep their
+        // Twelve tasks arrived, three for each worker. Worker 10 reports two tasks; workers 11 to 13 keep their
         // estimates, so the average changes by too little for a signal.
         let reply_of = |worker, queue| reply(worker, queue);
         assert_eq!(rig.signals_after(WORKERS, &reply_of(10, 2)), []);
@@ -315,7 +318,7 @@ fn spine_mac_address_is_resolved_separately() {
         };
         assert_eq!(asks(SPINE), 1);
         drop(questions);
-        // A packet through a spine does not show its client's location.
+        // A packet through a spine does not show its client's MAC address.
         drop(rig.through(CLIENTS, &forwarded_task(1, true), WORKERS));
         let known = rig.slot(CLIENTS, CLIENT);
         assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
@@ -325,7 +328,7 @@ fn spine_mac_address_is_resolved_separately() {
 /// Address of a second spine, 10.0.1.4.
 const OTHER: u32 = 0x0A00_0104;
 
-/// Builds a leaf without a spine, and its control.
+/// Builds a leaf without a spine and without a service address, and its control.
 fn without_spine(family: Family, policy: &str) -> (Rig, Control) {
     let text = text(Family::V4, policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
     let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
@@ -333,7 +336,7 @@ fn without_spine(family: Family, policy: &str) -> (Rig, Control) {
     (rigs.remove(0), control)
 }
 
-/// Enters the MAC address of a spine that the node is linked to, so that the leaf need not ask for it.
+/// Stores the MAC address of a linked spine in the neighbour table, so that the leaf need not resolve it.
 fn resolve_spine(rig: &Rig, spine: u32) {
     let slot = rig.slot(CLIENTS, spine).unwrap();
     rig.leaf.stages().neighbours().set_static(slot, SPINE_MAC);
@@ -426,7 +429,7 @@ fn drained_rack_finishes_tasks_in_flight() {
         drop(rig.receive(CLIENTS));
         assert!(rig.through(CLIENTS, &forwarded_task(6, false), WORKERS).is_empty());
         assert_eq!(rig.drops(), [("no_member", 1)]);
-        // Workers drained last serve late tasks for some time. An undrained worker gets all tasks in this time, too.
+        // The workers drained last serve late tasks for 30 ms. An undrained worker gets all tasks even in this time.
         rig.change(&mut control, &["undrain workers=10-13"]);
         drop(rig.one(CLIENTS, &forwarded_task(7, false), WORKERS));
         rig.change(&mut control, &["drain workers=10-13"]);

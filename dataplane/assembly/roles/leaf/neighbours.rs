@@ -31,8 +31,8 @@ fn answer(server: usize, mac: Mac) -> Vec<u8> {
     frame
 }
 
-/// Returns an ARP request for the leaf's address by the client `from` at this MAC address, or by a host that claims the
-/// client's address.
+/// Returns an ARP request for the leaf's address from a client, or from a host that claims a client's address. `from`
+/// is the sender's IP address.
 fn request(from: u32, mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     arp::Packet::request(mac, from, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
@@ -40,14 +40,16 @@ fn request(from: u32, mac: Mac) -> Vec<u8> {
 }
 
 impl Rig {
-    /// Returns the ARP requests from a port, without announcements: requested address and destination.
+    /// Returns the leaf's ARP requests for hosts behind a port, without announcements of its own addresses: requested
+    /// address and destination MAC address.
     fn questions(&mut self, port: usize) -> Vec<(u32, Mac)> {
         let mut requests = self.requests(port);
         requests.retain(|(target, _)| ![LEAF_CLIENTS, LEAF_WORKERS].contains(target));
         requests
     }
 
-    /// Returns the ARP requests from a port: requested address and destination.
+    /// Returns the leaf's ARP requests and announcements from a port: target address and destination MAC address. Does
+    /// not tell ARP replies from requests. Drops other packets.
     fn requests(&mut self, port: usize) -> Vec<(u32, Mac)> {
         let frames = self.receive(port);
         let parse = |frame: &Frame| {
@@ -58,7 +60,7 @@ impl Rig {
         frames.iter().filter_map(parse).collect()
     }
 
-    /// Advances time in steps of 1 ms. Returns all ARP requests from a port.
+    /// Advances time by `ns` in steps of 1 ms, with a poll after each. Returns the requests as [`Rig::questions`] does.
     fn questions_within(&mut self, port: usize, ns: u64) -> Vec<(u32, Mac)> {
         let mut all = Vec::new();
         for _ in 0..ns / 1_000_000 {
@@ -74,7 +76,7 @@ impl Rig {
         neighbours.find(WORKERS, SERVERS[server]).and_then(|slot| neighbours.mac(slot))
     }
 
-    /// Answers the leaf's questions for both servers.
+    /// Lets the leaf resolve both servers: delivers their ARP replies, and drops the leaf's requests.
     fn resolve_servers(&mut self) {
         self.poll();
         for server in 0..2 {
@@ -85,7 +87,7 @@ impl Rig {
         assert_eq!(self.server_mac_known(1), Some(server_mac(1)));
     }
 
-    /// Returns the presence of all eight workers.
+    /// Returns the presence of each worker, from 10 to 17.
     fn presences(&self) -> Vec<MemberPresence> {
         let view = self.leaf.stages().dispatcher(0).unwrap().view();
         (0..8).map(|member| view.presence(Member(member))).collect()
@@ -229,8 +231,8 @@ fn link_up_is_announced_once() {
     rig.assert_accounted();
 }
 
-/// Builds a leaf whose workers' link is down, after 300 tasks have arrived. With a link-up delay, it leaves tasks in
-/// the device for up to 250 ms while workers are not reachable.
+/// Builds a leaf whose workers' link is down, with 300 tasks in the device of its clients' port. The leaf has a link-up
+/// delay: for up to 250 ms it does not poll the clients' port while workers are unreachable.
 fn with_tasks_before_workers() -> Rig {
     let mut rig = rig_with("horus", false, true, 512);
     rig.leaf = rig.leaf.with_link_up_delay();

@@ -101,7 +101,7 @@ impl Rig {
         self.poll();
     }
 
-    /// Returns the sent tasks, without heartbeats: leaf, and 1 if the spine marked it as idle.
+    /// Returns the sent tasks, without heartbeats: leaf, and 1 if the spine chose it from its idle list.
     fn tasks_to_leaves(&mut self) -> Vec<(u16, u16)> {
         let parse = |frame: Frame| {
             let (_, header) = read(&frame).unwrap();
@@ -126,7 +126,8 @@ impl Rig {
         (view.presence(Member(leaf)), view.is_active(Member(leaf)))
     }
 
-    /// Returns the average load that the leaf with this index reported for pool 7.
+    /// Returns the last average load in pool 7 that the spine took from a signal of the leaf with this index, without
+    /// the tasks sent since. Only a load update, or the first signal after a start or a silence, changes it.
     fn load(&self, leaf: u16) -> Load {
         self.leaf.stages().dispatcher(0).unwrap().view().load(Member(leaf))
     }
@@ -328,7 +329,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
         // Steps of 0.1 ms: 500 are 50 ms, and 299 about 30 ms.
         assert!(out_after >= 299, "not before 30 ms: {out_after}");
         assert_eq!(rig.leaf(0), (MemberPresence::Silent, false));
-        // Lost are this leaf, and the second one in pool 8, which had no signals. Written off are 1.5 tasks, the
+        // The spine lost this leaf, and the second one in pool 8, which sent no signals. It wrote off 1.5 tasks, the
         // reported average, for each of this leaf's four workers.
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
         assert_eq!(rig.ask(20), [(LEAVES[1], 1); 20]);
@@ -446,7 +447,8 @@ fn signal_reaches_all_cores() {
     }
 }
 
-/// Returns the addresses announced on the clients' side since the last call.
+/// Returns the addresses that the spine announced by gratuitous ARP on the clients' side since the last call. Drops
+/// other packets from the clients' port.
 fn announced(rig: &mut Rig) -> Vec<u32> {
     let announcement = |frame: Frame| {
         let (packet, to) = read_arp(&frame)?;

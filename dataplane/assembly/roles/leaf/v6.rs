@@ -2,7 +2,7 @@
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays clients, router and servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` sends a packet
-//! to a port, polls the leaf 1 us later and returns all frames of another port. `wait` polls after some nanoseconds.
+//! to a port, polls the leaf 1 us later and returns all frames of the port `out`. `wait` polls after some nanoseconds.
 //! `done(worker, tasks)` is the header of a worker's reply. `assert_accounted` ends the leaf, and checks that each
 //! packet was sent on, consumed or dropped, and that every buffer is back.
 
@@ -51,7 +51,7 @@ pub(super) fn text(policy: &str, more: &str) -> String {
 
 /// Builds a leaf over IPv6 that has resolved its servers.
 fn rig6(policy: &str) -> Rig {
-    // Without a pool key and without a known client; the wires hold 256 packets.
+    // No pool key; the leaf does not know the client's MAC address; each port holds 256 packets.
     let mut rig = rigs_of(&text(policy, ""), None, false, 256).remove(0);
     rig.resolve_v6_servers();
     rig
@@ -99,14 +99,14 @@ fn reply6(worker: u16, qlen: u16, to: &str) -> Vec<u8> {
     of_server(usize::from(worker - 10) / 4, to, done(worker, qlen))
 }
 
-/// Returns the packet of a neighbour discovery message to this MAC address.
+/// Returns the frame of a neighbour discovery message to this MAC address, without the router flag.
 fn message(message: ndp::Packet, to: Mac) -> Vec<u8> {
     let mut frame = vec![0; ndp::FRAME_LEN];
     message.emit(&mut frame, to, false);
     frame
 }
 
-/// Returns a host's solicited neighbour advertisement to the leaf's port.
+/// Returns a host's solicited neighbour advertisement to the leaf's address `to` at a port, with the override flag.
 fn advertisement(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
     let (operation, dst) = (Operation::Advertisement, bits(to));
     let target = bits(host);
@@ -121,6 +121,7 @@ fn solicitation(by: &str, mac: Mac, target: &str) -> Vec<u8> {
 
 impl Rig {
     /// Returns the neighbour solicitations that the leaf sent on a port: requested address and destination MAC address.
+    /// Discards the port's other frames. Checks the leaf's addresses in each message.
     fn questions6(&mut self, port: usize) -> Vec<(u128, Mac)> {
         let frames = self.receive(port);
         let messages = frames.iter().filter_map(|frame| {
@@ -132,7 +133,7 @@ impl Rig {
         messages.collect()
     }
 
-    /// Answers the leaf's solicitations for the servers.
+    /// Checks that the leaf solicits both servers by multicast, and answers. The leaf then sends them tasks.
     pub(super) fn resolve_v6_servers(&mut self) {
         self.poll();
         let questions = self.questions6(WORKERS);
@@ -149,7 +150,7 @@ impl Rig {
     }
 
     /// Delivers `frame` to `port`, and polls. Returns addresses, task header and bytes of the one packet from the port
-    /// `out`. Checks its checksums.
+    /// `out`. Checks its UDP checksum.
     fn one6(
         &mut self,
         port: usize,
@@ -164,7 +165,8 @@ impl Rig {
         (datagram, header, bytes)
     }
 
-    /// Delivers a packet to this port. Returns its drop reason, if it was dropped.
+    /// Delivers a packet to this port, and polls. Returns its drop reason, if it was dropped. Unlike `through`, it does
+    /// not translate IPv4 frames to the port's family.
     fn dropped(&mut self, port: usize, frame: &[u8]) -> Option<&'static str> {
         let before = self.drops();
         assert!(self.far[port].send(frame));

@@ -14,7 +14,7 @@ struct Cell {
     threshold: u32,
     /// The cell's own member.
     member: Member,
-    /// Member with a weight above the mean, which gets the rest of the cell.
+    /// Member with a weight above the mean, which gets the rest of the cell. The cell's own member if there is no rest.
     alias: Member,
 }
 
@@ -31,8 +31,8 @@ pub struct Alias {
 }
 
 impl Alias {
-    /// Builds the table for `members`, out of at most `most`; all weights count as equal if none is above 0.
-    /// Allocates nothing if an earlier table had as many.
+    /// Builds the table for `members`. All weights count as equal if none is above 0. Reserves memory for `most`
+    /// members, so that a later call with the same `most` allocates nothing.
     pub fn rebuild(&mut self, most: usize, members: &[Member], weight: impl Fn(Member) -> f64) {
         self.reserve(most);
         let total: f64 = members.iter().map(|&member| weight(member)).sum();

@@ -4,35 +4,36 @@
 //!
 //! *In flight* means here: outstanding, and not among the tasks that the member reports. Such a task is on its
 //! way to the member or back, or lost. Traffic to a member pauses from time to time, so the smallest number in
-//! flight at 64 consecutive replies is the number of lost tasks. A member's *drift* is the load sent to it since its
+//! flight at 64 consecutive reports is the number of lost tasks. A member's *drift* is the load sent to it since its
 //! last report.
 
 use crate::state::{Load, MemberState, Parts, Report, View};
 
-/// Replies in a window.
+/// Number of a member's reports in a window. Nearly all reports arrive in replies.
 const REPLIES: u8 = 64;
 
-/// Minimum number of a member's tasks in flight over a window of its replies.
+/// Minimum number of a member's tasks in flight over a window of its reports.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// Number of replies so far.
+    /// Number of reports so far.
     replies: u8,
     /// Minimum so far.
     least: u32,
 }
 
 impl Window {
-    /// A window without replies.
+    /// A window without reports.
     const FRESH: Self = Self { replies: 0, least: u32::MAX };
 }
 
-/// Window of each member's replies, for policies that use outstanding tasks.
+/// Detection of lost tasks by one window for each member, for policies that use outstanding tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
     windows: Vec<Window>,
 }
 
-/// The windows during a run of reports.
+/// The windows of [`Losses`], borrowed for a run of reports. The slice has one window for each member of the view, so
+/// that the compiler need not check a member's index again.
 #[derive(Debug)]
 pub struct LossWatch<'a> {
     windows: &'a mut [Window],
@@ -58,8 +59,8 @@ impl Losses {
         self.watch(view.members()).take(state, report, state.outstanding())
     }
 
-    /// Processes the reports of replies, each counted as answered. Returns the number of replies from members
-    /// without outstanding tasks.
+    /// Counts each reply as answered and processes its report. Returns the number of replies from members without
+    /// outstanding tasks.
     #[inline(always)]
     pub fn answer_run(&mut self, reports: &[Report], view: &mut View) -> usize {
         let parts = view.parts();
@@ -73,8 +74,7 @@ impl Losses {
 }
 
 impl LossWatch<'_> {
-    /// Counts tasks as answered and processes their reports. Returns the number of replies from members
-    /// without outstanding tasks.
+    /// Loop of [`Losses::answer_run`]. Returns the number of replies from members without outstanding tasks.
     #[inline(always)]
     fn answer_each(mut self, reports: &[Report], mut parts: Parts<'_>) -> usize {
         for report in reports {
@@ -83,7 +83,8 @@ impl LossWatch<'_> {
         parts.surplus
     }
 
-    /// Counts a task as answered and processes its report. Returns the tasks left at the member.
+    /// Counts a reply as answered; without an outstanding task, as surplus. Processes its report. Returns the tasks
+    /// left at the member.
     #[inline(always)]
     pub fn answer(&mut self, report: &Report, parts: &mut Parts<'_>) -> u32 {
         let state = parts.states.of(report.member);
@@ -110,7 +111,7 @@ impl LossWatch<'_> {
 
     /// Processes a report, for policies that decide by load plus drift. The outstanding tasks beyond the reported ones
     /// were in flight when the member answered: they become its drift, which the report would otherwise clear. Returns
-    /// their number.
+    /// their number, without the lost ones.
     #[inline(always)]
     pub fn keep_in_flight(&mut self, state: MemberState<'_>, load: Load) -> u32 {
         let in_flight = state.outstanding().saturating_sub(load.whole_tasks());
@@ -120,8 +121,8 @@ impl LossWatch<'_> {
         in_flight
     }
 
-    /// Updates a member's window with the tasks in flight at one of its replies. Returns how many of them are
-    /// written off as lost now.
+    /// Updates a member's window with the tasks in flight at one of its reports. A full window writes off its minimum
+    /// as lost. Returns the number of tasks written off.
     #[inline(always)]
     fn settle(&mut self, state: MemberState<'_>, in_flight: u32) -> u32 {
         let window = &mut self.windows[state.member().index()];

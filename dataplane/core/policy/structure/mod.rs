@@ -1,10 +1,10 @@
 //! Data structures of policies:
 //!
-//! - [`Ranks`], [`SpeedRanks`]: members in the order of their queues or completion times;
+//! - [`Ranks`], [`SpeedRanks`]: members in the order of their queues or completion times; [`Ranking`]: either of them;
 //! - [`LengthSets`]: sets of members by queue length;
 //! - [`Alias`]: draws by weight;
-//! - [`Line`]: a list of members;
-//! - [`MovingWindow`]: means over the last values;
+//! - [`Line`]: a FIFO list of members;
+//! - [`MovingWindow`]: sums over the last values, and so their means and rates;
 //! - [`Losses`]: detection of lost tasks.
 
 mod alias;

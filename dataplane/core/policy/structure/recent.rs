@@ -1,15 +1,17 @@
 //! Moving window over the last values of a stream, in constant memory: sums over *stretches* (runs of consecutive
-//! values), of which old ones are dropped. The learner of service rates uses it for mean service times and arrivals.
+//! values), of which old ones are dropped. The learner of service rates uses it for mean service times and for the
+//! arrival rate.
 
 /// Maximum number of stretches. A window uses about half of them; the rest is room for a shorter window's stretches.
 const STRETCHES: usize = 32;
-/// Number of stretches of a full window. Its length is exact to one stretch, a sixteenth.
+/// Number of stretches of a full window. A window exceeds its length by less than one stretch: a sixteenth, or more if
+/// a single call adds more values.
 const WINDOW_STRETCHES: u64 = 16;
 
-/// Consecutive values.
+/// Sum and number of consecutive values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
-    /// Time of the value before the first one.
+    /// Time of the value before the first one, or of the window's creation.
     start_ns: u64,
     /// Number of values.
     count: u64,
@@ -35,7 +37,7 @@ pub struct MovingWindow {
     len: usize,
     /// Sums over all stretches in use; its start is unused.
     total: Stretch,
-    /// Time of the last value, or of the start.
+    /// Time of the last value; without values, of the creation.
     last_ns: u64,
 }
 
@@ -46,7 +48,8 @@ impl MovingWindow {
         Self { stretches, oldest: 0, len: 0, total: Stretch::default(), last_ns: now_ns }
     }
 
-    /// Adds `count` values with total `sum`, and drops values older than the last `window` ones.
+    /// Adds `count` values of time `now_ns` with total `sum`, and drops the oldest stretches beyond the last `window`
+    /// values. `window` may differ from call to call.
     pub fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
         let stretch_len = (window / WINDOW_STRETCHES).max(1); // values in a stretch
         if self.len == 0 || self.newest().count >= stretch_len {
@@ -71,7 +74,7 @@ impl MovingWindow {
         &mut self.stretches[(self.oldest + self.len.max(1) - 1) % STRETCHES]
     }
 
-    /// Begins a new stretch.
+    /// Begins a new stretch, at the time of the last value.
     fn open(&mut self) {
         if self.len == STRETCHES {
             self.join_pairs();
@@ -101,12 +104,13 @@ impl MovingWindow {
         (self.total.count > 0).then(|| self.total.sum as f64 / self.total.count as f64)
     }
 
-    /// Returns the start of the window.
+    /// Returns the time of the value before the window's first one, or of the window's creation. The window's values
+    /// arrived between it and [`Self::last_ns`], which gives their rate.
     pub fn start_ns(&self) -> u64 {
         if self.len == 0 { self.last_ns } else { self.stretches[self.oldest].start_ns }
     }
 
-    /// Returns the time of the last value, or of the start.
+    /// Returns the time of the last value; without values, of the window's creation.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
     }

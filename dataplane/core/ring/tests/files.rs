@@ -145,7 +145,7 @@ fn foreign_file_is_left_alone() {
         assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before);
     }
     let path = folder.path().join("precious");
-    // The second file begins like a region, and its first byte is locked.
+    // Locked files, as an agent's memory is. The second one begins like an offer.
     for text in [&b"the only copy of something"[..], b"WEDJATwk"] {
         fs::write(&path, text).unwrap();
         let locked = fs::File::options().write(true).open(&path).unwrap();

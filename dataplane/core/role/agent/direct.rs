@@ -8,8 +8,9 @@
 //! and if worker threads send the replies, it readdresses the task to itself. The reply then passes the leaf.
 //!
 //! Completions wait in a *batch* for each leaf. The agent sends a batch when it is full or has waited for [`DELAY_NS`].
-//! A task that fills its worker up to the policy's bound has a mark of the leaf. Tasks may then wait at the leaf, so
-//! the agent sends the batch at once.
+//! The leaf marks a task that fills its worker up to the policy's bound, because further tasks may then wait at the
+//! leaf. When such a task arrives, the agent sends the leaf's batch at once. It does so again after the worker's next
+//! completion.
 
 use arrayvec::ArrayVec;
 

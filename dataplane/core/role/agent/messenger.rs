@@ -1,7 +1,7 @@
-//! Sending of an agent's messages to its leaves: registrations, queue reports and completion reports.
+//! Sending of an agent's messages to its leaves: registrations, queue reports, probe answers and completion reports.
 //!
 //! Under *direct return* a worker's reply goes straight to the client. The leaf learns of it by a *completion report*,
-//! which has several completions of one pool.
+//! which has one or several completions of one pool.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,8 @@ use crate::wire::ether::Mac;
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::Flow;
 
-/// Responder of an agent, with the further parts that messages to leaves need.
+/// Sender of an agent's replies and of its messages to leaves. Borrows the agent's parts except the worker sets, which
+/// call it for each completed task.
 pub struct Messenger<'a, P: Port, A> {
     /// Responder.
     pub responder: &'a mut Responder<P>,
@@ -74,7 +75,8 @@ where
     }
 
     /// Sends a worker's message to the leaf at this index, signed if its pool has a key. `entries` are those of a
-    /// completion report. Returns false if the leaf's MAC address is unknown.
+    /// completion report, otherwise empty. Returns false if the leaf's MAC address is unknown, or if leaf and port have
+    /// different address families.
     pub fn send(&mut self, leaf: usize, header: Header, entries: &[Completion]) -> bool {
         let NextHop { port, address: to, mac: Some(mac), .. } = self.registrars[leaf].hop else {
             return false;

@@ -2,7 +2,7 @@
 //!
 //! It is a server to one or several leaves, or directly to clients. It has its own address, answers ARP or
 //! neighbour discovery for it, and replies to the sender of a task. The packet of a task waits here and
-//! becomes its reply. A worker that is a thread of this process gets the packet itself and sends the reply.
+//! becomes its reply. A worker that is a thread of this process may get the packet itself and then sends the reply.
 //! Changes arrive as commands ([`Update`]).
 //!
 //! A leaf writes the id of the worker that it chose into a task: the task *names* that worker. The agent's own
@@ -10,8 +10,8 @@
 //! because the leaf counts by its own choice. A *channel* joins the agent to one worker; a worker *claims* a
 //! channel with a number, and the agent *grants* the claim.
 //!
-//! Instead of a leaf an agent may have *peers*: agents of the same rack, which forward tasks to each other. They
-//! exchange loads at the end of each *beat*, a fixed interval.
+//! Instead of a leaf an agent may have *peers*: agents of the same rack, which forward tasks to each other. They send
+//! each other heartbeats with their loads at the end of each *beat*, a fixed interval.
 //!
 //! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
 //! announces workers to one leaf. A *tap* records packets for a capture, and *explains* decisions to `wedjat explain`.
@@ -93,7 +93,8 @@ use crate::wire::{ipv4, ipv6, ndp, vlan};
 pub struct Death {
     /// Index of the worker's channel in the region.
     pub channel: usize,
-    /// Claim that was granted when its lock was found free.
+    /// Claim of the dead worker, read before its lock was found free. The agent ignores the death if a successor has
+    /// the grant by then.
     pub claim: u64,
 }
 
@@ -495,6 +496,7 @@ where
             None => {}
         }
         self.registrars[leaf].acknowledged(port, from, header)?;
+        // Until now the leaf had no load of this worker.
         self.responder.report_to(leaf, header.dst);
         Ok(())
     }
@@ -628,7 +630,8 @@ where
         })
     }
 
-    /// Returns the index of the leaf with this MAC address behind the port, if it is one of the agent's.
+    /// Returns the index of the leaf with this MAC address behind the port, if it is one of the agent's. A task has the
+    /// client's source IP address, so only the MAC address identifies the leaf.
     #[inline]
     fn leaf_of(&self, port: usize, mac: Mac) -> Option<u8> {
         let is_sender = |leaf: &Registrar| leaf.hop.port == port && leaf.mac() == Some(mac);
@@ -647,8 +650,8 @@ where
         mac.map(|mac| DirectRoute { leaf, mac })
     }
 
-    /// Gives a task to a worker, queues it, forwards it to a peer, returns it undone to its client, or drops it.
-    /// Returns its outcome.
+    /// Gives a task to a worker, queues it, forwards it to a peer, refuses it to its sender, or drops it. Returns its
+    /// outcome.
     #[inline]
     fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
         let (pool, worker) = task.addressed();
@@ -789,9 +792,9 @@ where
         self.responder.out.ask(&mut self.pool, &self.addresses[port], &question);
     }
 
-    /// Does periodic work: commands, deaths, attaching workers, registrations, peers, repeated queue reports, counters
-    /// of threads, sequences of signatures, and published values. Commands come first, so that the rest uses the new
-    /// membership.
+    /// Does periodic work: commands, deaths, attaching and silent workers, clients' MAC addresses, registrations,
+    /// peers, repeated queue reports, counters of threads, sequences of signatures, and published values. Commands come
+    /// first, so that the rest uses the new membership.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick_interval();
@@ -827,7 +830,8 @@ where
         }
     }
 
-    /// Registers a worker that is due with the leaf at this index, or first asks for the leaf's MAC address.
+    /// Sends the leaf at this index the next registration or keep-alive that is due. Without the leaf's MAC address,
+    /// asks for it instead.
     fn register(&mut self, leaf: usize, now: u64) {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now) {
@@ -841,7 +845,7 @@ where
         }
     }
 
-    /// Lets one worker per call repeat its queue report after long idleness.
+    /// Checks one worker per call, and repeats its queue report after long idleness, because the last one may be lost.
     fn repeat_report(&mut self) {
         // Taken out, because the numbers of tasks come from the responder.
         if let Some(mut reports) = self.responder.reports.take() {
@@ -860,8 +864,7 @@ where
         }
     }
 
-    /// Sends a worker's message to the leaf at this index, signed if its pool has a key. Returns false if the
-    /// leaf's MAC address is unknown.
+    /// Same as [`Messenger::send`], without entries: for registrations, keep-alives, queue reports and probe answers.
     fn send_report(&mut self, leaf: usize, header: Header) -> bool {
         let (_, mut messenger) = self.split();
         messenger.send(leaf, header, &[])
@@ -876,7 +879,7 @@ where
         }
     }
 
-    /// Borrows the worker sets, and the parts for messages to leaves.
+    /// Borrows the worker sets and the messenger, so that a worker set can pass completed tasks to the messenger.
     #[inline]
     fn split(&mut self) -> (&mut [PoolWorkers<P::Buf>], Messenger<'_, P, A>) {
         let Self { worker_sets, responder, pool, registrars, addresses, udp_port, .. } = self;
@@ -893,8 +896,8 @@ where
         }
     }
 
-    /// Publishes the numbers of held tasks (waiting or with workers) and of waiting ones. The control thread waits for an
-    /// empty queue before it removes a pool.
+    /// Publishes the numbers of held tasks (waiting or with workers) and of waiting ones. The control thread waits for
+    /// an empty queue before it removes a pool.
     fn note_held(&self) {
         let (mut held, mut queued) = (0, 0);
         for PoolWorkers { workers, .. } in &self.worker_sets {
@@ -905,7 +908,7 @@ where
         self.responder.out.counters.set(Gauge::Queued, queued as u64);
     }
 
-    /// Returns the number of tasks waiting or with workers.
+    /// Returns the number of tasks waiting or with workers, both processes and threads.
     #[must_use]
     pub fn held(&self) -> usize {
         self.worker_sets.iter().map(|set| set.workers.held()).sum()
@@ -957,8 +960,8 @@ where
         &self.responder.out.counters
     }
 
-    /// Returns the number of workers acknowledged by a leaf, for the account at the end; with several leaves, the smallest
-    /// number.
+    /// Returns the number of workers acknowledged by a leaf, for the account at the end; with several leaves, the
+    /// smallest number.
     #[must_use]
     pub fn registered(&self) -> usize {
         self.registrars.iter().map(Registrar::registered).min().unwrap_or(0)
@@ -969,7 +972,8 @@ where
         self.worker_sets.iter().for_each(|set| set.workers.stop());
     }
 
-    /// Returns true if a thread that gets tasks handed over is attached.
+    /// Returns true if a thread that gets tasks handed over is attached. At the end, the caller polls until none is,
+    /// because these threads count their tasks themselves.
     #[must_use]
     pub fn has_threads(&self) -> bool {
         self.worker_sets.iter().any(|set| set.workers.has_threads())
@@ -1008,7 +1012,7 @@ where
     }
 
     /// Returns how long the core may sleep. The next timer is a tick, the end of a beat, or a completion report. Ticks
-    /// may be late while no packets arrive, but heartbeats and reports may not.
+    /// may be late while no packets arrive, but heartbeats and completion reports may not.
     fn progress(&self) -> Progress {
         let beat = self
             .peers

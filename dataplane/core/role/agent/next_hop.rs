@@ -7,7 +7,7 @@ use crate::wire::ether::Mac;
 /// ARP requests or neighbour solicitations per second for an unknown MAC address.
 const QUESTIONS_PER_SECOND: u64 = 5;
 
-/// Next hop.
+/// Leaf or peer agent on a port's network, with its MAC address.
 #[derive(Clone, Debug)]
 pub struct NextHop {
     /// Address.
@@ -38,14 +38,15 @@ impl NextHop {
         is_due
     }
 
-    /// Stores a MAC address from a packet that the next hop sent to this host.
+    /// Stores a MAC address from a packet that the next hop sent to this host. Keeps a configured one.
     pub fn learn(&mut self, mac: Mac) {
         if !self.fixed {
             self.mac = Some(mac);
         }
     }
 
-    /// Returns true if a packet received at `port` with these source addresses is from this next hop.
+    /// Returns true if a packet received at `port` with these source addresses is from this next hop. False while its
+    /// MAC address is unknown.
     pub fn has_sent(&self, port: usize, (from, mac): (IpAddr, Mac)) -> bool {
         (port, from, Some(mac)) == (self.port, self.address, self.mac)
     }

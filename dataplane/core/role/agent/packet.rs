@@ -83,7 +83,7 @@ fn is_v6(frame: &[u8]) -> bool {
     frame.len() >= ether::LEN && ether::ether_type(frame) == ether::IPV6
 }
 
-/// Removes the addresses of an IPv6 datagram; they stay in its frame.
+/// Sets the addresses of an IPv6 datagram to 0, so that both families have one type. The frame still has them.
 #[inline]
 pub(super) fn without_addresses(datagram: Datagram<u128>) -> Datagram {
     datagram.map_addresses(|_| 0)
@@ -91,7 +91,7 @@ pub(super) fn without_addresses(datagram: Datagram<u128>) -> Datagram {
 
 impl<B: Buf> Packet<B> {
     /// Creates the packet of a task with this header; an IPv6 `datagram` has no addresses. Refuses other
-    /// messages, and tasks of several packets.
+    /// messages, and tasks of several packets. A task from a peer has the code `NewTask` by now, and no trailer.
     ///
     /// # Errors
     /// The buffer and its drop reason.
@@ -126,8 +126,8 @@ impl<B: Buf> Packet<B> {
         Self { forwarded, ..self }
     }
 
-    /// Sets the route of the reply to a task with a client's destination. Without a route, the destination becomes the
-    /// agent's address on this port, and the reply passes the leaf.
+    /// Sets the reply's route, for a task that still has the destination address that its client used. Without a route,
+    /// writes the agent's address `own` as the destination. The reply then has `own` as its source and passes the leaf.
     pub fn with_route(mut self, route: Option<DirectRoute>, own: &PortAddress) -> Self {
         self.direct = route;
         if route.is_none() {
@@ -147,8 +147,8 @@ impl<B: Buf> Packet<B> {
         self.direct
     }
 
-    /// Returns true if the task fills its worker up to the policy's bound. The leaf marks such a task by a bit in the
-    /// queue length, because further tasks may wait at the leaf.
+    /// Returns true if the task fills its worker up to the policy's bound, under direct return. The leaf marks such a
+    /// task by a bit in the queue length. Other tasks may wait at the leaf, so the agent reports completions at once.
     #[inline]
     pub fn is_last(&self) -> bool {
         self.header.qlen & u16::from(FULL) != 0
@@ -206,8 +206,8 @@ impl<B: Buf> Packet<B> {
         (self.header.pool, self.header.dst)
     }
 
-    /// Returns the source MAC address of its frame: that of the client or its router, or the peer's if a peer
-    /// forwarded it.
+    /// Returns the source MAC address of its frame: that of the leaf. Without a leaf it is that of the client or its
+    /// router, or of the peer that forwarded the task.
     #[inline]
     pub fn sender(&self) -> Mac {
         ether::src(self.buf.bytes())
@@ -273,7 +273,7 @@ impl<B: Buf> Packet<B> {
         self.write(&flow, code, fields, (len, fill))
     }
 
-    /// Same as [`Packet::into_response`], for a task over IPv6.
+    /// Same as [`Packet::into_response`], for a task over IPv6. Not inlined, because IPv4 is the common case.
     #[inline(never)]
     fn into_response_v6(
         self,
@@ -341,8 +341,9 @@ impl<B: Buf> Packet<B> {
         Ok(self.buf)
     }
 
-    /// Turns the packet into a refusal, which carries the task's bytes back to its sender. `tasks` are the
-    /// worker's unfinished tasks.
+    /// Turns the packet into a refusal, which carries the task's bytes back to its sender. `worker` is the named
+    /// worker, and `tasks` are its unfinished tasks. Without a named worker they are `NO_MEMBER` and the pool's waiting
+    /// tasks.
     ///
     /// # Errors
     /// Returns the buffer if it is too small, or has IP options: the bytes then begin elsewhere.

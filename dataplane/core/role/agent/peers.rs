@@ -45,7 +45,7 @@ pub struct PeerGroup {
     tasks_per_worker: u32,
     /// Number of waiting tasks at the last update.
     waiting: u32,
-    /// Number of tasks that all attached workers may have at once, at the last update.
+    /// Number of tasks that all active workers may have at once, at the last update.
     slots: u32,
     /// Tasks of the pool that workers completed in this poll.
     done: u32,
@@ -152,7 +152,7 @@ impl PeerGroup {
         }
     }
 
-    /// Records a task dropped because of a full queue.
+    /// Records a task of the pool that the agent could neither give to a worker nor queue.
     #[cold]
     pub fn note_failed(&mut self) {
         self.peers.count_failed_task();
@@ -170,7 +170,8 @@ impl PeerGroup {
         Some(Route { by: (self.own_node() as u16, own), to: (address, mac?) })
     }
 
-    /// Parses the trailer at the end of `bytes`, of a task that the host with MAC address `from` forwarded.
+    /// Parses the trailer at the end of `bytes`, of a task that the host with MAC address `from` forwarded. Checks the
+    /// forwarding peer by `from` and `port` only, because the source IP address is the client's.
     ///
     /// # Errors
     /// The task's drop reason.
@@ -256,7 +257,7 @@ where
         let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
         let Some(PoolWorkers { workers, .. }) = set else { return };
         group.note_waiting(workers.waiting());
-        // `asked` records the request, and returns true if a task waits.
+        // `handle_steal_request` counts the request, and returns true if a task waits.
         let stolen = group.peers.handle_steal_request().then(|| workers.next_waiting()).flatten();
         match stolen {
             Some(task) => _ = self.forward_to_peer(task, node, Counter::TasksGiven),
@@ -303,7 +304,7 @@ where
         if now_ns >= group.peers.next_beat_ns() {
             let beat = group.peers.beat(now_ns);
             group.next_part = 0;
-            // A node without workers sends no heartbeat, so that its peers forward no tasks to it.
+            // A node without active workers sends no heartbeat, so that its peers forward no tasks to it.
             if group.slots > 0 {
                 self.send_to_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |body| {
                     beat.emit(body);
@@ -357,7 +358,7 @@ where
     }
 
     /// Sends a message with a body of `len` bytes, written by `fill`, to a peer. Returns false if its MAC address is
-    /// unknown.
+    /// unknown, or the port has no address of the peer's family.
     fn send_to_peer(
         &mut self,
         group: &PeerGroup,
@@ -400,8 +401,8 @@ where
         true
     }
 
-    /// Does periodic work: asks for unknown MAC addresses of peers, updates the number of tasks that the workers may
-    /// have, and publishes the view of the nodes.
+    /// Does periodic work: asks for unknown MAC addresses of peers, and updates the number of tasks that the active
+    /// workers may have. Publishes the load, the number of live peers and the view of the nodes.
     #[cold]
     pub(super) fn tick_peers(&mut self, now: u64) {
         let Some(mut group) = self.peers.take() else { return };

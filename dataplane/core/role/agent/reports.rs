@@ -36,7 +36,8 @@ struct Reporter {
     identity: Option<WorkerIdentity>,
     /// Worker's side of the policy.
     side: MemberSide,
-    /// Number of its last report, by which the leaf recognizes overtaken reports.
+    /// Number of its last report, by which the leaf recognizes overtaken reports. Continues if another worker takes the
+    /// entry.
     number: u16,
     /// Time in ticks of its last report, or of the last event at which it could have reported.
     reported_at: u64,
@@ -127,7 +128,8 @@ impl QueueReports {
         self.queue_report(index, queue, |side, rng| side.on_done(queue.into(), rng));
     }
 
-    /// Records that the leaf at this index acknowledged this worker, which has `queue` tasks.
+    /// Records that the leaf at this index acknowledged the registration of this worker, which has `queue` tasks. The
+    /// leaf may need a report, because it has none of this worker yet.
     pub fn on_leaf_acknowledged(&mut self, index: u16, leaf: usize, queue: u16) {
         self.queue_report(index, queue, |side, _| {
             side.on_dispatcher_joined(leaf, queue.into()).then_some(leaf)

@@ -1,6 +1,7 @@
-//! Response times of tasks, from arrival at the agent to answer, and the number of waiting tasks. The agent publishes
-//! them to observers in other processes, such as a batch job on the workers' cores. An active observer increments a
-//! shared word again and again. Without an active observer, the agent measures nothing.
+//! Response times of tasks, from arrival at the agent to completion or loss, and the number of waiting tasks. The agent
+//! publishes them to observers in other processes, such as a batch job on the workers' cores. An active observer
+//! increments a shared word again and again. Without an active observer, the agent measures nothing. It never measures
+//! a task that a thread answers itself.
 
 use crate::node::Timing;
 use crate::ring::AgentStatusWords;
@@ -31,7 +32,7 @@ impl ResponseTimes {
         Self { watch, timing, is_observed: false, last_request, changed_at: 0 }
     }
 
-    /// Records the response time of an answered task, if an observer is active.
+    /// Records the response time of a task, answered or not, if an observer is active.
     #[inline]
     pub fn note(&self, response_ns: u64) {
         if self.is_observed {
@@ -39,8 +40,8 @@ impl ResponseTimes {
         }
     }
 
-    /// Checks for active observers at `now` ticks. If there is one, publishes the number of waiting tasks, which
-    /// `waiting` returns.
+    /// Checks for active observers at `now` ticks. If there is one, publishes the result of `waiting`: the number of
+    /// tasks without a free worker.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
         let request = self.watch.asked();
         let silence = now.saturating_sub(self.changed_at);

@@ -90,7 +90,8 @@ impl Credential {
         let next = self.sequence.load(Relaxed);
         let behind = now.saturating_sub(next);
         if behind > BEHIND_MAX {
-            // The end of the current span, and then as many whole windows as the sequence is behind.
+            // The end of the current span, and then as many whole windows as the sequence is behind. The next span then
+            // replaces the leaf's word of the oldest span, as it does without a jump.
             let target = next.next_multiple_of(SPAN) + behind / WINDOW * WINDOW;
             // A failure is harmless: if a thread has taken a number meanwhile, the next check still finds the sequence
             // behind.
@@ -126,7 +127,7 @@ impl Signer {
     }
 
     /// Same as [`Signer::new`], as the successor of `before`: workers of both keep their credentials, with keys and
-    /// sequences.
+    /// sequences. Both signers may sign during the change. A pool's key never changes at run time.
     #[must_use]
     pub fn following(
         before: Option<&Self>,

@@ -116,7 +116,8 @@ impl<T: Work> WorkerEntry<T> {
         }
     }
 
-    /// Reuses the entry for another worker after the former one has gone.
+    /// Reuses the entry for another worker after the former one has gone. Keeps the last claim, so that the former
+    /// worker's claim is not granted again.
     #[must_use]
     pub fn renamed(self, identity: WorkerIdentity) -> Self {
         self.link.channel().sender().reopen(); // withdraws the stop request to the former worker
@@ -171,6 +172,7 @@ impl<T: Work> WorkerSet<T> {
     ) -> Self {
         // Rings lose no task, unlike a network.
         dispatcher.set_lossless();
+        // Without an active worker, no task starts to wait, even if the policy queues.
         dispatcher.refuse_without_members();
         for member in 0..entries.len() {
             dispatcher.set_active(Member(member as u16), false);
@@ -376,6 +378,7 @@ impl<T: Work> WorkerSet<T> {
                 completed += self.collect_from(index, now, done);
                 let entry = &self.entries[index];
                 let sender = entry.link.sender();
+                // Such a worker shares its core between its tasks, and reports the quanta that it has served to them.
                 if sender.completes_in_any_order() {
                     let quanta = if sender.outstanding() > 0 { sender.quanta() } else { 0 };
                     self.dispatcher.view().set_quanta(entry.member, quanta);

@@ -169,7 +169,8 @@ mod orderings {
         }
     }
 
-    /// Returns the results of two (lap, place) steps on each of two threads, and the final word.
+    /// Returns the results of two (lap, place) steps on each of two threads, and the final word. The word starts in
+    /// lap 5 without a recorded sequence.
     fn race(steps: [[(u64, u64); 2]; 2]) -> ([[bool; 2]; 2], u64) {
         let word = Arc::new(AtomicU64::new(5 << SPAN));
         let threads = steps.map(|steps| {

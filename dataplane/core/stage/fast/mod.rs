@@ -63,7 +63,8 @@ impl<A: FastPath> Tables<A> {
         let (ports, pools) = (network.ports().len(), network.pools());
         let sources: Box<[_]> = (0..ports).map(|port| tables.sources(port)).collect();
         let template = |port: usize, pool: usize| {
-            // A spine's service has one family. A port of another family takes no task for it.
+            // A spine's service address exists at each port, but its pool has one family. A port of the opposite family
+            // takes no task for it.
             let is_served = network.takes::<A>(pool) && tables.port(port).is_some();
             let Some(task_address) = tables.task_address(port, pool).filter(|_| is_served) else {
                 return Template::NOTHING;
@@ -128,8 +129,8 @@ impl FastPath for u32 {
     }
 
     /// The vector code returns `None` without AVX2 and after a wrong checksum; the scalar code then finds the packet.
-    /// Without a router to further clients, the template admits only sources in the port's network. The list of
-    /// unreachable sources has only addresses within it.
+    /// The template and the list of unreachable sources complement each other. Without a router to further clients, the
+    /// template admits only sources in the port's network, and the list has only ranges that overlap it.
     #[inline(always)]
     fn recognise<B: Buf>(
         _: &Network,
@@ -277,7 +278,8 @@ pub fn burst<A: FastPath, B: Buf>(
     let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
-    // Tasks of a pool that reports to a spine need the stages. So do tasks that may be returned to their clients.
+    // Tasks and replies of a pool that reports to a spine need the stages, which record them for its signals. So do
+    // tasks that the node may return to their clients.
     if stages.is_linked(pool) || stages.may_refuse(pool, packets.len()) {
         return 0;
     }
@@ -298,7 +300,7 @@ pub fn burst<A: FastPath, B: Buf>(
 }
 
 /// Applies the load reports of the run's replies, and readdresses the replies to their clients. A reply from a wrong
-/// sender ends the run.
+/// sender ends the run. Drops replies with a wrong tag or a repeated sequence number.
 #[inline(always)]
 fn replies<A: FastPath, B: Buf>(
     stages: &mut Stages,
@@ -310,7 +312,7 @@ fn replies<A: FastPath, B: Buf>(
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
     let neighbours = &stages.neighbours;
-    // On a port for both sides, a client could forge a reply. There the sender's MAC address is checked.
+    // On a port for both sides, a client could forge a reply. There `report` checks the sender's MAC address.
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
     for index in run.replies() {
         let Some(packet) = packets.get(index) else {
@@ -416,7 +418,8 @@ fn check_signed<B: Buf, const BLOCKS: usize>(
     refused
 }
 
-/// Picks members for the tasks, and readdresses the tasks to them.
+/// Picks members for the tasks of the run, and readdresses the tasks to them. Tasks without a member wait, or are
+/// dropped. If all members are full, a task may take the credit of the pool's oldest unfinished multi-packet task.
 #[inline(always)]
 fn tasks<A: FastPath, B: Buf>(
     stages: &mut Stages,
@@ -459,8 +462,9 @@ fn tasks<A: FastPath, B: Buf>(
     }
 }
 
-/// Marks the rewritten tasks of workers at the policy's bound, as [`rewrite::mark_if_full`] does. Compares after the
-/// whole run: several tasks of one worker may get the mark, with the same effect. `tasks` as in [`hold`].
+/// Marks the rewritten tasks of workers at the policy's bound, as [`rewrite::mark_if_full`] does. The mark makes a
+/// server report its next completion at once. Compares after the whole run: several tasks of one worker may get the
+/// mark, with the same effect. `tasks` as in [`hold`].
 #[inline(never)]
 fn mark_full<'a, A: FastPath, B: Buf>(
     dispatcher: &Dispatcher,
@@ -478,14 +482,15 @@ fn mark_full<'a, A: FastPath, B: Buf>(
 }
 
 /// Returns true if the code in a frame is that of a completion report. Checks nothing else: the stages verify the rest.
+/// The fast path resumes behind such a packet.
 #[inline]
 pub fn is_completions<A: Layout>(frame: &[u8]) -> bool {
     let kind = frame.get(A::PAYLOAD).copied().unwrap_or_default();
     kind & task::CODE_BITS == Code::Completions as u8
 }
 
-/// Queues or drops the tasks without a pick, and drops those too short to send. `tasks` has all tasks of the run, by
-/// index in the burst.
+/// Queues the tasks without a pick in the pool's central queue, or drops them if they may not wait. Drops tasks too
+/// short to send. `tasks` has all tasks of the run, by index in the burst.
 #[cold]
 fn hold<'a, A: FastPath, B: Buf>(
     stages: &mut Stages,
@@ -514,14 +519,15 @@ fn hold<'a, A: FastPath, B: Buf>(
 /// Rewriter that readdresses tasks to their members.
 struct TaskRewriter<'a, A: Family> {
     neighbours: &'a Neighbours,
-    /// Address of each member, by its index.
+    /// Destination of each member, by its index.
     targets: &'a [Target<A>],
     /// Checksum change of removing the tasks' destination: the address of the port or pool.
     removed: FoldedDelta,
 }
 
 impl<A: Family> TaskRewriter<'_, A> {
-    /// Readdresses a task to the picked member, if there is one. Returns the number of tasks sent, 0 or 1.
+    /// Readdresses a task to the picked member, if there is one. Returns the number of tasks sent, 0 or 1. A task whose
+    /// next hop is not resolved counts as sent.
     #[inline(always)]
     fn send<B: Buf>(
         &self,
@@ -627,7 +633,7 @@ pub(super) mod tests {
         signed_frame(header, bytes, None)
     }
 
-    /// Builds such a packet from these bytes, signed if a sequence number is given.
+    /// Builds such a packet from these bytes. With a sequence number, signs it like a reply.
     fn signed_frame(header: Header, mut bytes: Vec<u8>, sequence: Option<u64>) -> Vec<u8> {
         let is_reply = header.code.is_reply();
         if let Some(sequence) = sequence {
@@ -1024,7 +1030,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Builds a task with these bytes changed, as offset and new bytes, and with right checksums.
+    /// Builds a task with these bytes changed, as offset and new bytes. Updates the checksum of the IP or UDP header
+    /// that contains them.
     fn task_with(changes: &[(usize, &[u8])]) -> Vec<u8> {
         let mut frame = frame(task(1, false), &[1; 9]);
         for &(at, bytes) in changes {

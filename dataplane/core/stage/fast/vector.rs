@@ -99,7 +99,9 @@ const MASKS: [u8; 2 * VECTOR] = {
 };
 
 /// Returns the run of matching packets at the front, like [`Template::recognise`] packet by packet. A packet longer
-/// than its datagram also ends the run. Returns `None` if a sum is wrong, or the machine has no such vectors.
+/// than its datagram also ends the run. Returns `None` if a checksum in the run is wrong, or the machine has no AVX2.
+/// The scalar code then finds the run. Does not check for unreachable sources: the caller checks all of
+/// `fields.sources`.
 #[inline(always)]
 pub fn recognise<B: Buf>(
     template: &Template<u32>,
@@ -136,7 +138,8 @@ fn recognise_avx2<B: Buf>(
     are_good(&sums).then_some(run)
 }
 
-/// Like [`recognise`], over IPv6. A task from an unreachable source does not match.
+/// Like [`recognise`], over IPv6. Compares the source of each task with the list: a task from an unreachable source
+/// does not match.
 #[inline(always)]
 pub fn recognise_v6<B: Buf>(
     template: &Template<u128>,
@@ -177,7 +180,8 @@ fn recognise_avx2_v6<B: Buf>(
     are_good(&sums).then_some(run)
 }
 
-/// Returns the code of a frame that matches, and the end of its datagram, without a check of its sums.
+/// Returns the code of a frame that matches its pattern, and the end of its datagram. The datagram must end with the IP
+/// packet. Does not check the checksums.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn matching<A: Layout>(

@@ -1,4 +1,5 @@
-//! Replacement for `key.rs` in a build without the feature `auth`: no keys.
+//! Replacement for `key.rs` in a build without the feature `auth`: no keys. Its functions have the signatures of those
+//! in `key.rs`, so callers need no `cfg`.
 
 use std::convert::Infallible;
 

@@ -10,7 +10,7 @@ use crate::config::{AgentConfig, Config, ControllerConfig};
 /// Owners of files: the kinds of processes with a configuration.
 const FILES: [&str; 4] = ["leaf", "spine", "agent", "controller"];
 
-/// File, section, key and value of keys that a reader accepts because two files share it. The checks refuse them, or
+/// File, section, key and value of each key in [`REFUSED`]. The reader accepts them, and the checks then refuse them or
 /// warn that they change nothing.
 const USELESS: [(&str, &str, &str, &str); 15] = [
     ("leaf", "[leaf]", "leaf_timeout_ms", "9"),
@@ -155,7 +155,7 @@ pub fn check(file: &str, text: &str) -> Result<(String, String), String> {
     .map_err(|error| error.to_string())
 }
 
-/// Returns each key of each file with the header of its section and the file's owner.
+/// Returns the owner of the file, the section's header and the key, for each key of the sections that this build has.
 pub fn all() -> impl Iterator<Item = (&'static str, String, &'static Key)> {
     let built = SECTIONS.iter().filter(|section| is_built(section));
     built.flat_map(|section| {

@@ -24,7 +24,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Ranks the members in `ranked`, out of `members`. Members keep their queues.
+    /// Ranks the members in `ranked` and unranks all others. All `members` members keep their queues.
     pub fn rank(&mut self, members: usize, ranked: impl Iterator<Item = Member> + Clone) {
         stretches::resize(&mut self.cells, members);
         self.ranked = self.order.rank(&mut self.cells, 0, ranked).into();
@@ -101,7 +101,7 @@ impl Front for Ties {
 impl Rank for Ranks {
     type Front = Ties;
 
-    /// Returns the first stretch.
+    /// Opens the front: returns the number of members in the first stretch.
     #[inline(always)]
     fn open(&mut self) -> Ties {
         Ties(self.order.ties() as u32)
@@ -153,6 +153,8 @@ impl Rank for Ranks {
         self.order.set(&mut self.cells, member, queue);
     }
 
+    /// Sets the queues one by one. Works on a slice of length `members`, so that the compiler checks a member's index
+    /// once for all arrays of that length.
     #[inline(always)]
     fn set_all(
         &mut self,

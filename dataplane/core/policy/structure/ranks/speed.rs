@@ -1,6 +1,7 @@
 //! Members ranked by the completion time of one more task: (queue + half) / speed. Members of one speed form a
-//! class with its own order. The front of a run of choices has all tied members. Two of their classes, the *sides*,
-//! have fields of their own. Members of further classes take a look-up.
+//! class with its own order. The front of a run of choices ([`Rank`]) has all tied members. Two of their classes, the
+//! *sides*, have fields of their own, so that a choice between them takes no branch. Members of further classes take a
+//! look-up.
 //!
 //! A class may have a table, which replaces each queue length by the number of tasks that count: `eft` subtracts the
 //! tasks that will end before a new one arrives. It may also have a bound. A member whose queue has reached the bound
@@ -58,47 +59,48 @@ impl Front for Ties {
     }
 }
 
-/// One of the two classes that a front stores separately.
+/// One of the first two classes with tied members: a copy of the fields that choices read, which saves them a look-up.
 #[derive(Clone, Copy, Debug)]
 struct Side {
     /// Place of the first member of its order.
     start: u32,
-    /// Its shortest queue.
+    /// Its shortest queue, which all its tied members have.
     least: u32,
     /// Class, or [`NO_CLASS`].
     class: u8,
 }
 
-/// Tied members of one class during a run of choices.
+/// Front of a run of choices in a single class; see [`SpeedRanks::open_class`].
 #[derive(Clone, Copy, Debug)]
 pub struct ClassFront {
     /// Place of the first member.
     first: u32,
     /// Number of members left.
     pub members: u32,
-    /// Queue of each.
+    /// Queue of each. In the last stretch (`LONGEST`) the queues may be longer.
     pub queue: u32,
     /// Number of the class.
     number: usize,
 }
 
-/// Members with equal queues and speeds, and so with equal completion times.
+/// Members with equal queues and speeds, and so with equal completion times. `eft` adds up levels to fill queues to a
+/// common height.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
     /// Number of the members.
     pub members: usize,
     /// Place of the first one in the array of members.
     first: usize,
-    /// Number of tasks of each that count, plus the half.
+    /// Number of tasks of each that count, plus `half`.
     pub tasks: f64,
     /// Speed of each.
     pub speed: f64,
 }
 
-/// Totals over all full members.
+/// Totals over all full members. `eft` lets a task wait if they would end it sooner than a member with room.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FullMembers {
-    /// Sum of the tasks, plus the half of each member.
+    /// Sum of the tasks, plus `half` for each member.
     pub tasks: f64,
     /// Sum of the speeds.
     pub speed: f64,
@@ -127,7 +129,7 @@ pub struct SpeedRanks {
     best_classes: u32,
     /// Sides of the front.
     sides: [Side; 2],
-    /// Added to the tasks of each queue.
+    /// The new task's part in the completion time, added to the tasks of each queue; 1 counts the whole task.
     half: f64,
     /// Tasks that count for each queue, [`TABLE`] values for each class; empty if all tasks count.
     table: Vec<f64>,
@@ -151,7 +153,7 @@ impl SpeedRanks {
     }
 
     /// Ranks the members in `active`, out of `members`, by the speeds that `rate` returns. Members keep their queues.
-    /// Discards tables and bounds.
+    /// Discards tables and bounds, because the classes may change.
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
         stretches::resize(&mut self.cells, members);
         let all = (0..members as u16).map(Member);
@@ -175,8 +177,9 @@ impl SpeedRanks {
         self.note_all();
     }
 
-    /// Sets the table and the bound of each class: `fill` receives its speed and the `TABLE` values, and returns the
-    /// bound, or `UNBOUNDED`. Allocates only at the first call for a number of members.
+    /// Sets the table and the bound of each class: `fill` receives its speed, writes the `TABLE` values, and returns
+    /// the bound, or `UNBOUNDED`. A policy with tables calls it after each [`SpeedRanks::rank`], and when the values
+    /// change. Allocates only at the first call for a number of members.
     pub fn set_tables(&mut self, mut fill: impl FnMut(f64, &mut [f64]) -> u16) {
         // Room for the largest number of classes that these members can have.
         self.table.reserve(self.classes.capacity() * TABLE - self.table.len());
@@ -187,7 +190,7 @@ impl SpeedRanks {
         self.note_all();
     }
 
-    /// Returns the number of tasks that count at a member of a class with `queue` tasks, plus the half.
+    /// Returns the number of tasks that count at a member of a class with `queue` tasks, plus `half`.
     #[inline]
     fn tasks(&self, class: usize, queue: u16) -> f64 {
         let entry = usize::from(queue).min(TABLE - 1);
@@ -222,7 +225,8 @@ impl SpeedRanks {
         self.soonest
     }
 
-    /// Returns the speed by which a member is ranked.
+    /// Returns the speed by which a member is ranked: that of its class, which may differ from the member's rate by
+    /// rounding.
     #[inline]
     #[must_use]
     pub fn speed(&self, member: Member) -> f64 {
@@ -248,9 +252,9 @@ impl SpeedRanks {
         all
     }
 
-    /// Begins a run of choices among the members of one class that have the earliest time; of the first class if
-    /// several tie. `None` if no member has room. Faster than [`Rank::open`], whose front may have members of several
-    /// classes.
+    /// Begins a run of choices among the members with the earliest time. If several classes tie, the front has only
+    /// those of the slowest class. `None` if no member has room. Faster than [`Rank::open`], whose front has all tied
+    /// members.
     #[inline(always)]
     pub fn open_class(&mut self) -> Option<ClassFront> {
         let number = self.best_classes.trailing_zeros() as usize;
@@ -259,14 +263,15 @@ impl SpeedRanks {
         Some(ClassFront { first, members: order.ties() as u32, queue, number })
     }
 
-    /// Gives a task to a uniform member of a front that is not empty, chosen by random `bits`. Returns the member.
+    /// Gives a task to a uniform member of a non-empty front, chosen by random `bits`, and removes it from the front.
+    /// Returns the member.
     #[inline(always)]
     pub fn take_of_class(&mut self, front: &mut ClassFront, bits: u32) -> Member {
         let (first, last) = (front.first as usize, (front.first + front.members) as usize - 1);
         let place = first + below(front.members as usize, bits);
         let member = Member(self.cells[place].holder);
         if front.queue as usize == stretches::LONGEST {
-            // Members of the last stretch have different queues, and stay in it after one more task.
+            // Members of the last stretch have different queues. After one more task they stay in it, and in the front.
             self.cells[member.index()].queue += 1;
             return member;
         }
@@ -286,8 +291,8 @@ impl SpeedRanks {
         }
     }
 
-    /// Calls `each` with the levels of all classes, by ascending completion time, until it returns false.
-    /// Ignores bounds.
+    /// Calls `each` with the levels of all classes, by ascending completion time, until it returns false. Ignores
+    /// bounds: full members are in their levels, too.
     pub fn levels(&self, mut each: impl FnMut(Level) -> bool) {
         // Next queue length of each class.
         let mut next = [0_u16; CLASSES_MAX];
@@ -346,7 +351,8 @@ impl SpeedRanks {
         None
     }
 
-    /// Gives a task to a member found outside both sides. Returns the new front.
+    /// Gives a task to a member found outside both sides. Ends the run, because the front has one number for all these
+    /// classes and cannot record the member. Begins another run and returns its front.
     #[cold]
     #[inline(never)]
     fn take_elsewhere(&mut self, front: Ties, member: Member) -> Ties {
@@ -403,7 +409,7 @@ impl Rank for SpeedRanks {
         let (mut sides, mut ties, mut free) = ([Side::NONE; 2], 0, 0);
         for (number, order) in self.tied() {
             let members = order.ties() as u64;
-            // Members of a full order have different queues, which a side with one queue cannot express.
+            // The first stretch of an order with `is_full` has different queues. A side can express only one.
             if order.is_full() || free == sides.len() {
                 ties += members << 32;
                 continue;
@@ -451,7 +457,8 @@ impl Rank for SpeedRanks {
         Ties(front.0 - select(second, 1, 1 << 16))
     }
 
-    /// Gives both sides' classes their new ends, and compares classes whose shortest queue changed.
+    /// Writes the numbers of members left into the orders of both sides, and compares classes whose shortest queue
+    /// changed. Members elsewhere need nothing: `take_elsewhere` updates their orders at once.
     #[inline(never)]
     fn close(&mut self, front: Ties) {
         for (side, ties) in self.sides.into_iter().zip(front.split()) {
@@ -507,8 +514,8 @@ impl Rank for SpeedRanks {
     }
 }
 
-/// Reduces the members' speeds to the distinct positive ones in ascending order. If there are too many, replaces them
-/// by steps of equal ratio between the slowest and the fastest.
+/// Reduces the members' speeds to the distinct positive ones in ascending order; without any, to 1. If there are too
+/// many, replaces them by steps of equal ratio between the slowest and the fastest.
 fn make_steps(rates: &mut Vec<f64>) {
     rates.retain(|rate| *rate > 0.0);
     rates.sort_unstable_by(f64::total_cmp);
@@ -524,7 +531,7 @@ fn make_steps(rates: &mut Vec<f64>) {
     }
 }
 
-/// Returns the index of the step nearest to a rate by ratio: the member's class.
+/// Returns the index of the step nearest to a rate by ratio: the member's class. A rate of 0 gets the slowest one.
 fn nearest(steps: &[f64], rate: f64) -> u8 {
     let after = steps.partition_point(|step| *step < rate).min(steps.len() - 1);
     let before = after.saturating_sub(1);
