@@ -91,8 +91,9 @@ fn page(
     page + ".SH SEE ALSO\n.BR wedjat (1),\n.BR wedjat_error_message (3),\n.BR wedjat_errno (3),\n.BR wedjat.toml (5),\nand the header wedjat.h\n"
 }
 
-/// Splits a description without the heading `Return value`. Returns the text without the sentences that begin with
-/// "Returns", and these sentences without that word. Without such a sentence, the first one describes the value, too.
+/// Splits a description without the heading `Return value`, because each page has a section with that name. Returns the
+/// text without the sentences that begin with "Returns", and these sentences without that word. Without such a
+/// sentence, the first one describes the value, too.
 fn split_returns(description: &str) -> (String, String) {
     let (mut rest, mut values) = (Vec::new(), Vec::new());
     for paragraph in description.trim().split("\n\n") {

@@ -54,7 +54,8 @@ fn frame(header: &Header, is_v6: bool) -> Vec<u8> {
     frame
 }
 
-/// Returns the frames to receive in turn; their number is a multiple of the burst.
+/// Returns the frames of TASK to receive in turn. Their number is a multiple of the burst, so that each round is a full
+/// burst. All have the same length.
 fn frames(task: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     // Pool 7, sequence number 1. Replies report one task in the worker's queue.
     let new = Header::new_task(7, 1);
@@ -78,8 +79,8 @@ fn receive<B: Buf>(packets: &mut [B], frames: &[Vec<u8>], round: u64) {
     black_box(packets);
 }
 
-/// Measures bursts. Returns the time of the calls without that of the copies; with `only_copies` returns the
-/// time of the copies.
+/// Measures `rounds` bursts. Returns the time of the calls without that of the copies; with `only_copies` returns the
+/// time of the copies. Fails if a packet of the last burst was not forwarded, because other verdicts cost another time.
 fn measure<B: Buf>(
     context: &mut Context,
     packets: &mut [B],

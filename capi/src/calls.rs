@@ -1,5 +1,5 @@
-//! Calls on a context (one core's part of a scheduler): decisions on bursts, releases, questions and counters. None
-//! of the calls on a context allocates, calls the system or waits.
+//! Calls on a context (one core's part of a scheduler): decisions on bursts, releases and questions. None of them
+//! allocates, calls the system or waits. Also calls on a whole scheduler: its counters, and the state of its workers.
 //!
 //! A context holds a packet that waits for a free worker or for a neighbour's MAC address. The program keeps its
 //! bytes until wedjat_release() returns it. A question asks for such a MAC address, by ARP or neighbour discovery.
@@ -82,10 +82,10 @@ fn store_held(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
     }
 }
 
-/// Decides like wedjat_process(), but does not change the bytes of tasks and replies. `rewrites` receives the
-/// changes for packets that proceed, or that are held with a worker. Neighbour questions and refused tasks
-/// still become answers in place. A task that waits for a worker is rewritten by wedjat_release(). Packets of
-/// a port with an IPv6 address need wedjat_decide_v6().
+/// Decides like wedjat_process(), but does not change the bytes of tasks and replies. For programs that rewrite
+/// packets themselves. `rewrites` receives the changes for packets that proceed, or that are held with a worker.
+/// Neighbour questions and refused tasks still become answers in place. wedjat_release() rewrites a task that waits
+/// for a worker. Packets of a port with an IPv6 address need wedjat_decide_v6().
 ///
 /// # Return value
 /// `count`; or a code, and then nothing has been touched, except after WEDJAT_ERROR_DEFECT.
@@ -98,8 +98,8 @@ fn store_held(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 /// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`. Only this call uses the packets'
-/// bytes.
+/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`. Only this call uses the packets' bytes.
+/// Those of a held packet stay at their address until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_decide(
     scheduler: *const Scheduler,
@@ -130,8 +130,8 @@ pub unsafe extern "C" fn wedjat_decide(
 /// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`. Only this call uses the packets'
-/// bytes.
+/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`. Only this call uses the packets' bytes.
+/// Those of a held packet stay at their address until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_decide_v6(
     scheduler: *const Scheduler,
@@ -220,7 +220,8 @@ pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
 /// dropped; free it. Returns the number of released packets, 0 if there is none now, or a code.
 ///
 /// Call it in every iteration of the loop until it returns 0, even if nothing is held: it also updates
-/// time-dependent state. Tasks of each pool leave in the order of their arrival at this context.
+/// time-dependent state, and takes changes of workers and policies. Tasks of each pool that wait for a worker leave
+/// in the order of their arrival at this context.
 ///
 /// # Called from
 /// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
@@ -353,8 +354,8 @@ pub unsafe extern "C" fn wedjat_question(
     })
 }
 
-/// Allows this context to send tasks to a worker if `active` is not 0, or forbids it. Each context needs its
-/// own call. Returns 0 or a code.
+/// Allows this context to send tasks to a worker if `active` is not 0, or forbids it. The worker's reports do not
+/// change that. Each context needs its own call. Returns 0 or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_WORKER

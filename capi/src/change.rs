@@ -1,8 +1,8 @@
 //! Changes of members, servers, pools, policies, speeds and bounds while packets flow. These functions
 //! allocate memory and may wait for each other; contexts and pickers never wait for them.
 //!
-//! Each change has an epoch, a number that grows. Contexts and pickers take a change later than wedjat_apply()
-//! returns; wedjat_acknowledged() tells how far all of them are.
+//! Each change has an epoch, a number that grows. Contexts and pickers may take a change after wedjat_apply()
+//! returns. wedjat_acknowledged() returns the epoch that all of them have reached.
 
 use std::ffi::{CStr, c_char};
 
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn wedjat_apply(
     })
 }
 
-/// Reads the epoch that all contexts have reached into `*epoch`. They decide by that change and all before
-/// it. Returns 0 or a code.
+/// Reads the epoch that all contexts or pickers have reached into `*epoch`. They decide by that change and all
+/// before it. Returns 0 or a code.
 ///
 /// # Called from
 /// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
@@ -86,9 +86,9 @@ pub unsafe extern "C" fn wedjat_acknowledged(scheduler: *const Scheduler, epoch:
     })
 }
 
-/// Frees objects that contexts have replaced, and the places of departed workers, servers and pools, at `now`
-/// ticks. Call it periodically during changes. Returns 1 if all contexts have taken every change and nothing
-/// is leaving, otherwise 0; or a code.
+/// Frees objects that changes have replaced, and the places of departed workers, servers and pools, at `now`
+/// ticks. Contexts and pickers free no memory. Call it periodically during changes. Returns 1 if all contexts or
+/// pickers have taken every change and no worker, server or pool is leaving, otherwise 0; or a code.
 ///
 /// # Called from
 /// Any thread (lcore or not) that polls no context, in the process that created the scheduler, primary or

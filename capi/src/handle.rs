@@ -50,8 +50,8 @@ pub struct Body {
     contexts: Box<[Context]>,
     /// Pickers by core; none if the configuration has ports.
     pickers: Box<[Picker]>,
-    /// Maximum number of held packets of a context. A program keeps a held packet at a place below this
-    /// number.
+    /// Maximum number of packets that a context holds, or of tasks that a picker holds. A program keeps a held packet
+    /// at a place below this number.
     pub places: usize,
 }
 
@@ -78,7 +78,7 @@ pub trait CorePointer: Sized {
     /// Object that calls use.
     type Core;
 
-    /// Returns all handles of a scheduler.
+    /// Returns a scheduler's handles of this kind.
     fn all(body: &Body) -> &[Self];
 
     /// Returns the state behind the handle.
@@ -116,7 +116,7 @@ impl CorePointer for Picker {
 pub struct Core {
     /// Context of the Rust library.
     pub context: embed::Context,
-    /// Held packets by place. The program keeps their bytes.
+    /// Pointer, length and flags of each held packet, by place, for its release. The program keeps the bytes.
     pub held: Box<[Option<Packet>]>,
 }
 
@@ -154,8 +154,8 @@ pub fn end(pointer: *const Scheduler) -> i32 {
     }
 }
 
-/// Runs a call on the scheduler as a whole. Contains a panic, and counts a refused call. Returns the call's result or
-/// a code.
+/// Runs a call on the scheduler as a whole. Several threads may run such calls at once. Contains a panic, and counts a
+/// refused call. Returns the call's result or a code.
 pub fn with_scheduler(
     scheduler: *const Scheduler,
     call: impl FnOnce(&Scheduler, &Body) -> Result<i32, i32>,
@@ -287,7 +287,8 @@ impl Scheduler {
     /// Returns the contents.
     #[inline(always)]
     fn body(&self) -> &Body {
-        // SAFETY: a live head has its body. Only `free` takes it, when no context is in use.
+        // SAFETY: a live head has its body. Only `free` takes it. `free` refuses while a context or picker is in a
+        // call. The program ensures that no other call runs or begins meanwhile.
         unsafe { &*self.body.load(Relaxed) }
     }
 
@@ -350,7 +351,8 @@ impl Scheduler {
             return Err(WEDJAT_ERROR_HANDLE);
         }
         let body = self.body.swap(ptr::null_mut(), AcqRel);
-        // SAFETY: `leak` made it; the head is no longer live, so no other call can reach it.
+        // SAFETY: `leak` made it. The head is no longer live, so no later call can reach it. All parts are busy. The
+        // program ensures that no call on the scheduler as a whole runs.
         drop(unsafe { Box::from_raw(body) });
         Ok(0)
     }

@@ -4,9 +4,10 @@
 //! pass packets. A picker is one core's part, for programs that pass tasks as values. A worker is the end of an
 //! agent's channel, in a process that serves tasks.
 //!
-//! Every function checks its arguments as far as possible, and catches panics behind it. No panic crosses
-//! into C. The library prints nothing; the program may request its log records. Only functions that create,
-//! free or change a scheduler, read its workers' states, or attach or detach a worker, use the allocator.
+//! Every function checks its arguments as far as possible, and catches panics of the library. No panic crosses
+//! into C. The library prints nothing, except before a stack overflow of a task ends the process. The program may
+//! request its log records. Only these functions use the allocator: creation, change and end of a scheduler,
+//! wedjat_workers(), attach and detach of a worker, and wedjat_worker_serve().
 #![allow(unsafe_code, reason = "takes and gives pointers")]
 
 pub mod calls;

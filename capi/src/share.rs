@@ -26,10 +26,11 @@ pub type Handler = Option<
 /// Serves tasks until no more will come. Several tasks share the core: each runs for a quantum in turn, and yields at
 /// calls of wedjat_yield_point(). Calls `handler` for each task, on a stack of the task's own. `sharing` may be null
 /// for the defaults: a quantum of 10 us, 64 tasks, stacks of 256 KiB. A stack that overflows ends the process, with a
-/// message that names the task's class.
+/// message that names the task's class. Completes a task in hand of an earlier call without an answer.
 ///
-/// Returns the code of the end of tasks. Writes the reason of a failure with its fix to the `detail_size` bytes at
-/// `detail`, which may be null; an empty text without a failure.
+/// Returns the code of the end of tasks. Returns WEDJAT_ERROR_OPTIONS also if the system refuses the first stack, the
+/// signal handlers or the timer. Writes the reason of a failure with its fix to the `detail_size` bytes at `detail`,
+/// which may be null; an empty text without a failure.
 ///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION, WEDJAT_ERROR_OPTIONS
@@ -86,8 +87,8 @@ pub unsafe extern "C" fn wedjat_worker_serve(
     })
 }
 
-/// Converts the parameters to those of the Rust library; null stands for the defaults. Returns the code of an error
-/// with its text.
+/// Converts the parameters to those of the Rust library; null stands for the defaults. Refuses parameters of another
+/// size, from another version of the header. Returns the code of an error with its text.
 ///
 /// # Safety
 /// `sharing` is null, or points to as many bytes as its field `size` says.
@@ -122,8 +123,8 @@ unsafe fn core_of<'a>(cpu: *const SharedCpu) -> Cpu<'a> {
     unsafe { (*cpu).state.cast::<Cpu<'a>>().read() }
 }
 
-/// Lets other tasks run if this task's quantum has ended and others wait. Call wedjat_yield_point() instead, which
-/// calls this function when it is due.
+/// Lets other tasks run if this task's quantum has ended and others wait. Call wedjat_yield_point() instead: it counts
+/// `calls_left` of `cpu` down, and calls this function at 0.
 ///
 /// # Return value
 /// None.
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn wedjat_critical_begin(cpu: *const SharedCpu) {
     std::mem::forget(unsafe { core_of(cpu) }.critical());
 }
 
-/// Ends a section of wedjat_critical_begin(). The end of the handler ends all of them.
+/// Ends a section of wedjat_critical_begin(). The end of the handler ends all of them. Does nothing outside a section.
 ///
 /// # Return value
 /// None.

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn wedjat_picker(
 /// outcome of each into `choices`. WEDJAT_FORWARD: send the task to `worker`, whose count includes it from
 /// now on. WEDJAT_HOLD: no worker may take it now; keep it until wedjat_release_tasks() returns its `id`.
 /// WEDJAT_ANSWER: its pool's queue is full, under overflow = "refuse"; inform the client. WEDJAT_DROP: it is
-/// dropped for `reason`, and counted.
+/// dropped for `reason`, and counted; so is every task of an unknown pool.
 ///
 /// # Return value
 /// `count`; or a code, see ERRORS, and then nothing has been decided, except after WEDJAT_ERROR_DEFECT.
@@ -156,8 +156,8 @@ pub unsafe extern "C" fn wedjat_sent(
     with_picker(scheduler, picker, |picker| picker.sent(worker).map(|()| 0).map_err(of_misuse))
 }
 
-/// Writes off tasks that a worker received and will not answer. They no longer count as outstanding. Losses
-/// that the program does not report are detected later by missing reports.
+/// Writes off `tasks` tasks that a worker received and will not answer, at most those outstanding there. They no longer
+/// count as outstanding. Losses that the program does not report are detected later by missing reports.
 ///
 /// # Return value
 /// 0; or a code, see ERRORS.

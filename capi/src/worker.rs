@@ -60,7 +60,7 @@ fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
     if worker.magic.load(Acquire) == LIVE { Ok(worker) } else { Err(WEDJAT_ERROR_HANDLE) }
 }
 
-/// Runs `call` with exclusive use of a worker. Returns its result or error code, and counts errors.
+/// Runs `call` with exclusive use of a worker. Returns its result or error code. Counts errors, except an end of tasks.
 ///
 /// Returns WEDJAT_ERROR_BUSY if another call uses the worker, and WEDJAT_ERROR_DEFECT if this or an earlier call
 /// panicked.
@@ -123,8 +123,9 @@ pub(crate) fn code_of_detached(reason: Detached) -> i32 {
 
 /// Attaches to the agent `name`, a zero-terminated text: the `name` of its configuration, or a path if it
 /// contains a slash. `options` may be null for the defaults: any worker of any pool, not pinned, 5 s of
-/// timeout, 50 us of spinning. Waits for the agent's grant. Allocates all memory that the worker uses, except that of
-/// wedjat_worker_serve().
+/// timeout, 50 us of spinning. Waits for the connection to a running agent, and then for its shared memory: each for at
+/// most 5 s, or a longer timeout. Then waits for the agent's grant, for at most the timeout. Allocates all memory that
+/// the worker uses, except that of wedjat_worker_serve().
 ///
 /// Returns 0, and the worker in `*worker`. Returns a code on failure, null in `*worker`, and the reason with
 /// its fix in the `detail_size` bytes at `detail`, which may be null.
@@ -194,8 +195,8 @@ fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, St
     }
 }
 
-/// Leaves the agent. Completes a task in hand without an answer. A second call for the same worker returns
-/// WEDJAT_ERROR_HANDLE.
+/// Leaves the agent. The agent drops the worker's unanswered tasks, in hand or not, as `worker_lost`. A second call for
+/// the same worker returns WEDJAT_ERROR_HANDLE.
 ///
 /// # Return value
 /// 0; or a code.
@@ -258,7 +259,8 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
 /// then asleep.
 ///
 /// # Return value
-/// 1, and the task in `*task`; 0 on timeout; or a code if no more tasks will come.
+/// 1, and the task in `*task`; 0 on timeout, or if the agent sent an invalid task: the next call then returns
+/// WEDJAT_ERROR_REGION; or a code if no more tasks will come.
 ///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
@@ -368,8 +370,8 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
     with_worker(worker, |worker| worker.resume().map(drop).ok_or(WEDJAT_ERROR_NO_TASK).map(|()| 0))
 }
 
-/// Reads the current request to the worker, in the middle of a long task. Never waits and makes no system
-/// call.
+/// Reads the current request to the worker, in the middle of a long task. The program may then end the task early.
+/// Never waits and makes no system call.
 ///
 /// # Return value
 /// WEDJAT_REQUEST_NOTHING, WEDJAT_REQUEST_TASK_WAITS or WEDJAT_REQUEST_STOP; or a code.

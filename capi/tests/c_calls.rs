@@ -1,5 +1,5 @@
-//! Tests of the C interface from C. tests/c/calls.c is compiled with the header and linked with the shared library.
-//! Each test runs the program with the name of a case; the checks are in C.
+//! Tests of the C interface from C. The programs are compiled with the header and linked with the shared library. Most
+//! tests run tests/c/calls.c with the name of a case; the checks are in C.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the path of the program, built once.
+/// Returns the path of the program tests/c/calls.c, built once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = PROGRAM.get_or_init(|| {
@@ -195,6 +195,7 @@ fn own_header_example_serves() {
 #[test]
 fn symbols_have_versions() {
     let folder = tempfile::tempdir().unwrap();
+    // Any program does: its compilation links the shared library in the folder.
     built::compile("tests/c/tasks.c", folder.path());
     let symbols = Command::new("nm")
         .args(["--dynamic", "--defined-only", "--with-symbol-versions"])
@@ -210,11 +211,11 @@ fn symbols_have_versions() {
         .collect();
     exported.sort_unstable();
     let header = std::fs::read_to_string(built::header()).unwrap();
+    // The last line with a name and a parenthesis, before each semicolon.
     let declared = header.split(";\n").filter_map(|text| {
         text.rsplit("\n").find(|line| line.contains('(') && line.contains("wedjat_"))
     });
-    // The last line with a name and a parenthesis, before each semicolon. Leaves out continued lines, type
-    // definitions, comments and the inline function.
+    // Leaves out continued lines, type definitions, comments and the inline function.
     let declared = declared.filter(|line| !line.starts_with("static inline "));
     let names = declared.filter(|line| !line.starts_with([' ', 't', '/'])).filter_map(|line| {
         line.split('(').next()?.rsplit([' ', '*']).next().map(|name| format!("{name}@@WEDJAT_0.1"))

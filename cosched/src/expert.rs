@@ -52,8 +52,8 @@ pub enum Plan {
     },
     /// A constant share.
     Always(Share),
-    /// Additive increase of 10% after each harmless decision, multiplicative decrease by half after a harmful
-    /// one.
+    /// Additive increase by 10 percentage points after each harmless decision, multiplicative decrease by half after a
+    /// harmful one. A decision is harmful if the observed value exceeds the expected one.
     Aimd,
     /// The largest share that the guard allows.
     Guard,
@@ -95,8 +95,8 @@ impl Expert {
         Ok(())
     }
 
-    /// Returns the advice: a distribution over the shares up to `limit`. `formula` computes the happiness, and `aimd`
-    /// is the state of the AIMD rule.
+    /// Returns the advice: a distribution over the shares up to `limit`, which gets the probability of larger shares.
+    /// `formula` computes the happiness, and `aimd` is the state of the AIMD rule.
     pub(crate) fn advice(
         &self,
         state: &State,
@@ -132,7 +132,8 @@ pub(crate) struct Aimd {
 }
 
 impl Aimd {
-    /// Updates the share after a decision. A harmful decision halves it, and a harmless one adds 10%.
+    /// Updates the share after a decision. A harmful decision halves it, and a harmless one adds 10 percentage points,
+    /// up to the largest share.
     pub(crate) fn step(&mut self, did_harm: bool) {
         self.part =
             if did_harm { self.part / 2.0 } else { (self.part + 0.1).min(Share::MOST.part()) };

@@ -62,7 +62,7 @@ impl Setup {
         }
     }
 
-    /// Returns only the experts that are trees, as in the paper.
+    /// Returns only the experts that are trees: the experts of the paper, for its simulated evaluation.
     #[must_use]
     pub fn trees(&self) -> Vec<Expert> {
         let is_tree = |expert: &&Expert| matches!(expert.plan, Plan::Tree { .. });

@@ -59,12 +59,12 @@ pub enum Record {
         /// Loss that the chooser computed from the outcome, from 0 to 1.
         loss: f64,
         /// Risk of each expert in this round so far: the sum of losses, each times the probability with which the
-        /// expert advised the drawn share.
+        /// expert advised the drawn share. Modes iw and balanced divide by the probability of the draw.
         risk: Vec<f64>,
         /// The round that this outcome ended, with the new weights of the experts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<Round>,
-        /// True if the weights were reset to equal values.
+        /// True if the weights were reset to equal values, because losses had risen.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restarted: bool,
     },
@@ -101,7 +101,8 @@ impl<W: Write> LoggingChooser<W> {
         &self.chooser
     }
 
-    /// Draws a share of at most `limit`. Discards open decisions without learning from them.
+    /// Draws a share of at most `limit`, for callers with one open decision at a time. Discards open decisions without
+    /// learning from them.
     pub fn decide(
         &mut self,
         at_ns: u64,
@@ -145,7 +146,8 @@ impl<W: Write> LoggingChooser<W> {
         }
     }
 
-    /// Learns from the outcome of the decision `number`. Returns `None` if no such decision is open.
+    /// Learns from the outcome of the decision `number`. Returns `None` if no such decision is open. An invalid outcome
+    /// closes the decision, too.
     pub fn learn_of(
         &mut self,
         number: u64,
@@ -180,10 +182,10 @@ fn write_line(log: &mut impl Write, record: &Record) -> io::Result<()> {
     log.write_all(&text)
 }
 
-/// Reason why a decision failed or was not logged.
+/// Reason why a decision or learning from its outcome failed, or was not logged.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    /// The measurement is invalid.
+    /// The state or the outcome is invalid.
     #[error(transparent)]
     State(#[from] StateError),
     /// The log cannot be written.

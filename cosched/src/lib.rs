@@ -6,9 +6,10 @@
 //!
 //! There are two layers. Each can be used alone. A [`Guard`] observes the workers and limits the batch's share. A
 //! [`Chooser`] draws one of the ten [`Share`]s within that limit from a mixture of [`Expert`]s. It computes the loss
-//! (the harm to the workers) from the outcome, and learns which experts to follow. A [`LoggingChooser`] records each
-//! decision with all its inputs, and [`replay()`] repeats a log in the same mode or another one. [`cluster`] simulates
-//! the paper's evaluation with the same chooser.
+//! from the outcome, and learns which experts to follow. The loss is the harm to the workers; in mode balanced, the
+//! batch's risk to miss its deadline adds to it. A [`LoggingChooser`] records each decision with all its inputs, and
+//! [`replay()`] repeats a log in the same mode or another one. [`cluster`] simulates the paper's evaluation with the
+//! same chooser.
 //!
 //! Time, observations and random numbers are arguments of both layers: they read no clock, counter or file on
 //! their own. Below them is the [`mechanism`]: cgroups that hold a batch, start and end of its processes, and

@@ -3,9 +3,9 @@
 //! which experts to follow. A round of learning is a run of decisions, after which the weights of the experts change.
 //! The command `wedjat cosched replay` prints the result.
 //!
-//! In another mode the shares and outcomes stay those of the log, and learning differs. The risk is then
-//! weighted by the probability with which the original chooser drew the share. That probability determines
-//! how often the share was observed.
+//! With another mode, setting or experts, the shares and outcomes stay those of the log, and learning differs. Modes
+//! iw and balanced divide the risk by the logged probability of the share, not by that of the replay. The log's
+//! chooser drew the share, so its probability determines how often the log has an outcome of the share.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -55,11 +55,12 @@ pub struct ReplayResult {
     pub mean_loss: f64,
     /// Rounds with an excess risk above the bound.
     pub rounds_above_bound: u64,
-    /// Largest difference from the log; `None` if the configuration was changed.
+    /// Largest difference from the log, in probabilities, losses, risks, weights and excess risks. Infinite if a round
+    /// ends elsewhere; `None` if the configuration was changed.
     pub difference: Option<f64>,
 }
 
-/// Steps in order. A step is a decision with its outcome.
+/// Steps in the order of their outcomes. A step is a decision with its outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
     /// Shares of the batch, in per cent.
@@ -136,10 +137,10 @@ impl Lines {
     }
 }
 
-/// Chooser that repeats the log, and the result so far.
+/// State of a replay: the chooser that repeats the log, and the result so far.
 struct ReplayState {
     chooser: Chooser,
-    /// Open decisions by number.
+    /// Decisions that have no outcome yet, by number.
     pending: BTreeMap<u64, Decision>,
     result: ReplayResult,
     /// Sum of all losses.
@@ -149,7 +150,8 @@ struct ReplayState {
 }
 
 impl ReplayState {
-    /// Creates the chooser of the replay from the log's first line and the overrides.
+    /// Creates the chooser of the replay from the log's first line and the overrides. Checks the experts of the log, as
+    /// the log may be damaged. The loader of a file with other experts has checked those.
     fn new(
         logged_settings: Settings,
         experts: Vec<Expert>,
@@ -289,8 +291,8 @@ impl ReplayState {
 }
 
 impl ReplayResult {
-    /// Returns true if the results match the log up to rounding. Also true if the configuration was changed, because
-    /// the results then have nothing to match.
+    /// Returns true if all shares are those of the log, and the results match it up to rounding. Also true if the
+    /// configuration was changed, because the results then have nothing to match.
     #[must_use]
     pub fn agrees(&self) -> bool {
         self.difference.is_none_or(|difference| difference < 1e-9 && self.other_shares == 0)

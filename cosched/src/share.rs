@@ -14,9 +14,9 @@ pub const SHARES: usize = 10;
 pub struct Share(u8);
 
 impl Share {
-    /// No share.
+    /// The smallest share, 0%.
     pub const NONE: Self = Self(0);
-    /// The largest share.
+    /// The largest share, 90%.
     pub const MOST: Self = Self(SHARES as u8 - 1);
 
     /// Iterates over all shares in ascending order.
@@ -31,7 +31,7 @@ impl Share {
         Self((part * 10.0 + 1e-9).clamp(0.0, f64::from(Self::MOST.0)) as u8)
     }
 
-    /// Returns the index among the shares.
+    /// Returns the index in a [`Distribution`].
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -84,8 +84,8 @@ pub(crate) fn certain(share: Share) -> Distribution {
     distribution
 }
 
-/// Moves the probability of shares above `limit` to `limit`.
-/// The sum stays 1, so the result is a distribution, as the chooser's learning rule requires.
+/// Moves the probability of shares above `limit` to `limit`, so that the chooser cannot draw a larger share. The sum
+/// stays 1, as the chooser's learning rule requires.
 #[must_use]
 pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribution {
     let above: f64 = distribution[limit.index() + 1..].iter().sum();

@@ -8,7 +8,8 @@ use crate::settings::HappinessFormula;
 /// Progress of a job, in tasks: any unit of work.
 ///
 /// An agent's workers have no end. The caller expresses their latency as progress: `wall` is the objective in
-/// microseconds, `remaining` the measured percentile in microseconds, `elapsed` 0 and `rate` 1.
+/// microseconds, `remaining` the measured percentile in microseconds, `elapsed` 0 and `rate` 1. By formula `Ratio`,
+/// their happiness is then the objective divided by the percentile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -22,12 +23,14 @@ pub struct Progress {
     pub remaining: f64,
 }
 
-/// Largest happiness, as of a job without remaining tasks: a large number that every format can hold.
+/// Bound of happiness in both directions. It replaces infinity, which JSON cannot hold. By formula `Ratio`, a job
+/// without remaining tasks has this happiness.
 const HAPPINESS_MAX: f64 = 1e9;
 
 impl Progress {
-    /// Returns the happiness of the job, a measure of whether it will end in time. The sign and unit depend on the
-    /// formula.
+    /// Returns the happiness of the job, a measure of whether it will end in time. Experts and the loss use it. By
+    /// formula `Ratio`, a job that will end in time has at least 1. By `Printed`, the value grows with the risk of a
+    /// late end.
     #[must_use]
     pub fn happiness(&self, formula: HappinessFormula) -> f64 {
         let time_left = self.wall - self.elapsed;
@@ -36,7 +39,7 @@ impl Progress {
             HappinessFormula::Ratio if self.remaining <= 0.0 => HAPPINESS_MAX,
             HappinessFormula::Ratio => time_left * self.rate / self.remaining,
         };
-        // 0/0: the job makes no progress and has no remaining tasks.
+        // 0/0 occurs by formula `Printed`: the job makes no progress, and has no remaining tasks or no time left.
         if happiness.is_nan() { 0.0 } else { happiness.clamp(-HAPPINESS_MAX, HAPPINESS_MAX) }
     }
 
@@ -55,7 +58,7 @@ pub struct State {
     pub cpu: f64,
     /// Used fraction of the memory or its bandwidth.
     pub memory: f64,
-    /// Fraction of the cores used by the stage: 0 if sequential, 1 if parallel.
+    /// Kind of the job's current stage: 0 if sequential, 1 if parallel. Of an agent's workers, the fraction in use.
     pub stage: f64,
     /// Completed fraction of the running job. Beside an agent's workers it is the elapsed fraction of the batch job's
     /// wall time; 0 without one.

@@ -26,7 +26,7 @@ fn always(name: &str, percent: u8) -> Expert {
     Expert { name: name.to_owned(), plan: Plan::Always(Share::try_from(percent).unwrap()) }
 }
 
-/// Returns an expert with constant advice: a tree whose leaves are equal.
+/// Returns an expert with constant advice: a tree whose leaves are equal, as no other plan takes a distribution.
 fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
     let plan = Plan::Tree {
         metric: crate::Metric::Cpu,
@@ -73,8 +73,8 @@ fn replayed(log: &[u8], mode: Option<Mode>) -> ReplayResult {
     replay(BufReader::new(log), &Overrides { mode, ..Overrides::default() }).unwrap()
 }
 
-/// Returns the advice of an expert, computed from the JSON of the log's first line and the record of a
-/// decision. Independent of the chooser's code, as a reference.
+/// Returns the advice of an expert, computed from the JSON of the log's first line and the record of a decision. The
+/// vector ends at the decision's limit. Independent of the chooser's code, as a reference.
 fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
     let number = |value: &Value| value.as_f64().unwrap();
     let plan = &expert["plan"];

@@ -1,5 +1,6 @@
-//! Cost of a beat, a step of learning, in instructions. Valgrind counts only those inside `beat`. Run it with two
-//! numbers of beats and subtract: one-time work does not count.
+//! Cost of a beat, a step of learning, in instructions. Valgrind counts only those inside `beat`, callees included. Run
+//! it with two numbers of beats, and divide the difference of the counts by that of the beats: one-time work inside
+//! `beat` then does not count. Both numbers are multiples of the optimizer's batch, 20 beats, whose update costs more.
 //!
 //! ```sh
 //! cargo build --release -p wedjat-learner --example beat_cost

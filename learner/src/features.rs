@@ -47,7 +47,7 @@ pub struct Features {
     loads: Box<[Vec8]>,
     /// All loads, stored two times in a row, so that products need no modulo. Padding allows vectors at any node.
     loads_repeated: Box<[f32]>,
-    /// Sort key of each node: its load, or -1 if it is absent.
+    /// Sort key of each node: its stored load, minus 1 if it is absent.
     rank_keys: Box<[Vec8]>,
     /// Number of nodes that rank before each node.
     before: Box<[Vec8]>,
@@ -58,7 +58,8 @@ pub struct Features {
 }
 
 impl Features {
-    /// Creates the features of `nodes` live nodes without load. `nodes` is 1 to [`NODES_MAX`].
+    /// Creates the features of `nodes` live nodes without load. `nodes` is 1 to [`NODES_MAX`]. All features are 0, the
+    /// constants too, until the first `rank` and `set_loads`.
     pub fn new(nodes: usize) -> Self {
         let mut features = Self {
             nodes,
@@ -86,7 +87,8 @@ impl Features {
         &self.live
     }
 
-    /// Marks a node as live or absent.
+    /// Marks a node as live or absent. The features follow at the next `set_loads` and `rank`. The load of an absent
+    /// node stays stored until `set_loads`.
     ///
     /// # Panics
     /// If there is no such node.
@@ -97,7 +99,7 @@ impl Features {
     }
 
     /// Recomputes the feature of each rank for the current number of live nodes: the logarithm of the rank, counted
-    /// from 1, scaled to -1 for the first node and 1 for the last one.
+    /// from 1, scaled to -1 for the first node and 1 for the last one. So a beat computes no logarithm.
     fn set_rank_features(&mut self) {
         let live = self.live.as_flattened().iter().filter(|live| **live > 0.0).count();
         let half = (live as f32).ln() / 2.0; // half of the last rank's logarithm
@@ -108,7 +110,8 @@ impl Features {
         }
     }
 
-    /// Stores the loads of all nodes, absent ones as 0, and computes the critic's features.
+    /// Stores the loads of all nodes, absent ones as 0, and computes the critic's features. The actor's features stay
+    /// until `rank`: a beat learns from the draws made with them, and by the values of the new loads.
     ///
     /// # Panics
     /// If `loads` has fewer values than there are nodes.
@@ -161,7 +164,7 @@ impl Features {
         let (live, _) = S::as_simd_f32s(self.live.as_flattened());
         let (keys, _) = S::as_mut_simd_f32s(self.rank_keys.as_flattened_mut());
         for (key, (load, live)) in keys.iter_mut().zip(loads.iter().zip(live)) {
-            // The load of a live node; 0 - 1 for an absent one.
+            // The load of a live node. An absent one has a stored load of 0 after `set_loads`, which gives -1.
             *key = simd.add_f32s(*load, simd.sub_f32s(*live, one));
         }
         let all = &self.rank_keys.as_flattened()[..self.nodes];
@@ -209,7 +212,8 @@ impl Features {
 const POSITIONS: [f32; VEC8_LEN] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
 /// Index in [`Features::critic`] of each critic feature, in the order of Malcolm's released program: for each node the
-/// four powers of its load and its products with the loads of later nodes; then the constant 1.
+/// four powers of its load and its products with the loads of later nodes; then the constant 1. Nodes exchange the
+/// critic's parameters in this order.
 #[derive(Clone, Debug)]
 pub struct Order(Box<[u16]>);
 
@@ -245,19 +249,19 @@ impl Order {
         (nodes - 1) / 2
     }
 
-    /// Returns the number of [`Vec8`]s of all critic features.
+    /// Returns the number of [`Vec8`]s of all critic features, as stored, with the padding of each kind.
     pub fn vec8s(nodes: usize) -> usize {
         let opposite = if nodes.is_multiple_of(2) { (nodes / 2).div_ceil(VEC8_LEN) } else { 0 };
         (4 + Self::distances(nodes)) * nodes.div_ceil(VEC8_LEN) + opposite + 1
     }
 
-    /// Iterates over `values`, stored as the features are, in this order.
+    /// Iterates in this order over `values`, which are stored like [`Features::critic`].
     pub fn in_order<'a>(&'a self, values: &'a [Vec8]) -> impl ExactSizeIterator<Item = &'a f32> {
         let values = values.as_flattened();
         self.0.iter().map(|&index| &values[usize::from(index)])
     }
 
-    /// Calls `set` with the index at which each value is stored, and the value. The values are in this order.
+    /// Calls `set` for each of `values`, which are in this order, with the index at which it is stored and the value.
     pub fn for_each_stored_index(&self, values: &[f32], mut set: impl FnMut(usize, f32)) {
         self.0.iter().zip(values).for_each(|(&index, &value)| set(usize::from(index), value));
     }

@@ -1,5 +1,6 @@
 //! Beats (learning steps) of one batch, stored until their gradient is needed. Each of a node's two actors (policies)
-//! has a [`History`], which the actor fills at each beat and applies at the end of a batch.
+//! has a [`History`], which the actor fills at each beat. The actor applies it at the end of the optimizer's batch, and
+//! earlier when it is full: each part of a longer batch is a batch here.
 //!
 //! The method is actor-critic with eligibility traces. In a beat the node draws nodes for tasks from an actor's
 //! probabilities. Vector d holds, for each node, its fraction of the draws minus its probability, scaled by the caller.
@@ -20,7 +21,7 @@ use pulp::Simd;
 
 use crate::vec8::{VEC8_LEN, Vec8, flush_tiny_vector, zeros};
 
-/// Maximum number of beats of a batch.
+/// Maximum number of stored beats. The optimizer's batch may be longer.
 pub const BEATS_MAX: usize = 32;
 /// Number of a row's machine vectors that one block holds. Their 2 * `BLOCK` accumulators, for traces and gradient, fit
 /// in registers.
@@ -63,7 +64,7 @@ impl History {
         }
     }
 
-    /// Returns true when the batch has [`BEATS_MAX`] beats.
+    /// Returns true when the batch has [`BEATS_MAX`] beats. The caller must then apply it before the next beat.
     pub fn is_full(&self) -> bool {
         self.beat_count == BEATS_MAX
     }
@@ -154,13 +155,14 @@ impl History {
     }
 }
 
-/// Feature vectors of the beats with draws, with the weighted differences of a block of matrix columns.
+/// Input of the update of one block of matrix columns: feature vectors of the beats with draws, with their weighted
+/// differences in these columns.
 struct WeightedBeats<'a, S: Simd> {
-    /// Feature vectors of `rows` values, one per beat.
+    /// Feature vectors of `rows` values, one per beat with draws.
     features: &'a [f32],
     /// Number of features and of the matrix's rows.
     rows: usize,
-    /// For each beat, the columns' differences times their weight in the gradient, then in the traces.
+    /// For each beat with draws, the columns' differences times their weight in the gradient, then in the traces.
     weighted_differences: &'a [S::f32s],
 }
 

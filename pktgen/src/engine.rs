@@ -144,8 +144,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// first poll.
     ///
     /// # Errors
-    /// If arrivals and rate contradict each other, or a frame does not fit into a buffer of `pool`. Call
-    /// [`Load::self_test`] first, once for all cores.
+    /// If arrivals and rate contradict each other, or a frame does not fit into a buffer of `pool`. Does not check that
+    /// the random streams are independent: call [`Load::self_test`] first, once for all cores.
     pub fn new(
         load: &Load,
         target: &Target,
@@ -223,7 +223,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.stamps = Some(Box::new(stamps));
     }
 
-    /// Sends the tasks due at `now`, then processes received packets.
+    /// Sends the tasks due at `now`, then processes received packets. For emulated time, in which both happen at once.
     #[inline]
     pub fn poll(&mut self, now: u64) -> Phase {
         self.transmit(now);
@@ -374,12 +374,13 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             self.pending_seq = self.pending_seq.wrapping_add(1);
         }
         self.phase = Phase::Draining;
+        // The measured time excludes the grace period: no task is due in it.
         self.tally.end(self.deadline);
         self.deadline = now + self.times.drain;
     }
 
-    /// Counts the tasks that the pacer still has, which will not be sent. Ends the run once these are counted, and all
-    /// sent tasks are answered or the deadline has passed.
+    /// Counts the tasks that the pacer still has, which will not be sent. Ends the run once these are counted, and no
+    /// task is in flight or the deadline has passed. Tasks still in flight then count as lost.
     fn drain(&mut self, now: u64) {
         if let Some(pacer) = &mut self.pacer {
             for _ in 0..UNSENT_PER_POLL {
@@ -401,7 +402,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Processes the packets received by `now`.
+    /// Processes the packets received by `now`, and the answers relayed by other cores. Also called after this core's
+    /// run while other cores run, because their answers may arrive at this core's queue.
     #[inline]
     pub fn receive(&mut self, now: u64) {
         if self.port.rx_burst(&mut self.incoming) > 0 {
@@ -439,7 +441,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         match self.host.receive(&mut buf, verified) {
             FrameKind::Answer(answer) => self.process_answer(&answer, buf.bytes(), now),
             FrameKind::NeighbourAnswer => self.control.push(buf),
-            // The host has stored the address.
+            // The host has stored the address for `start`. A change during the load has no effect.
             FrameKind::NextHop(_) => {}
             FrameKind::Nothing(_) => self.tally.strays.foreign += 1,
         }
@@ -516,7 +518,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Returns the number of tasks in flight.
+    /// Returns the number of tasks in flight: sent, and neither answered nor lost.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
@@ -536,7 +538,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 }
 
-/// Resizes the buffer for a packet of this length, if it has room.
+/// Resizes the buffer for a packet of this length. A buffer without room returns to its pool.
 #[inline]
 fn resized<B: Buf>(mut buf: B, len: usize) -> Option<B> {
     buf.resize(len).then_some(buf)
@@ -582,7 +584,7 @@ mod tests {
         }
     }
 
-    /// Delays of the peer's answers to the `n`th task.
+    /// Delays of the peer's answers to task `n`, from 0. No delay loses the task, two duplicate its answer.
     type Answers = fn(u64) -> &'static [u64];
 
     /// Peer of the generator: answers each request for its MAC address at once, and tasks with the delays of `answers`.

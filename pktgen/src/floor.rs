@@ -72,7 +72,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
         rate_pps: load.rate_pps / f64::from(load.cores),
         ..load.clone()
     };
-    // The frames stay on this machine, so any addresses do.
+    // The frames stay on this machine, so any addresses do: 1 for the generator, 2 for the destination.
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let target = Target { next_hop_mac: Some(mac), ..Target::new(mac, 1, 2) };
     let mut generator = Generator::new(&load, &target, 0, hz, LoopedPort::new(port), pool)?;

@@ -1,4 +1,4 @@
-//! The generator as a host on its network: answers for its address, resolves its next hop, and separates
+//! The generator as a host on its network: answers requests for its MAC address, resolves its next hop, and separates
 //! answers to its tasks from other packets. The task header of an answer may have an extension, which holds the
 //! application id and the full sequence number.
 
@@ -26,7 +26,7 @@ const TASK: usize = task::LEN + task::EXTENSION_LEN;
 /// Shortest datagram of an answer with an extension.
 const UDP_LEN_MIN: usize = udp::LEN + TASK;
 
-/// A host: one address on one wire.
+/// A host with one address on one wire. Classifies received frames.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// MAC address of this host.
@@ -44,9 +44,9 @@ pub enum FrameKind {
     Answer(Answer),
     /// A request for our MAC address. The buffer now holds the answer to send.
     NeighbourAnswer,
-    /// The next hop's MAC address.
+    /// An announcement of the next hop's MAC address, which the host has stored.
     NextHop(Mac),
-    /// Not for this host, or malformed.
+    /// Any other frame, with the reason why the host ignores it.
     Nothing(DropReason),
 }
 
@@ -59,7 +59,7 @@ pub struct Answer {
     pub seq: u16,
     /// True if the scheduler returned the task undone.
     pub refused: bool,
-    /// Worker that sent the answer.
+    /// Worker that sent the answer; meaningless if `refused`.
     pub worker: u16,
     /// Offset in the frame of the bytes after the task header.
     pub body: u16,
@@ -90,7 +90,7 @@ impl Host {
         fits
     }
 
-    /// Processes a frame. `verified` is true if the device has checked its checksums.
+    /// Processes a frame. `verified` is true if the device has checked the checksums of IP and UDP.
     #[inline]
     pub fn receive<B: Buf>(&mut self, buf: &mut B, verified: bool) -> FrameKind {
         let frame = buf.bytes();
@@ -106,7 +106,7 @@ impl Host {
         }
     }
 
-    /// Parses the common form of an answer at fixed offsets. Accepts only answers that [`Host::receive`]
+    /// Fast path: parses the common form of an answer at fixed offsets. Accepts only answers that [`Host::receive`]
     /// accepts with the same result. Returns `None` for all other frames, which `receive` handles.
     #[inline(always)]
     #[must_use]
@@ -224,8 +224,8 @@ fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD_V6, (UDP_V6 + udp_len) as u16))
 }
 
-/// Returns true if the payload at offset `payload` is a worker's answer with an extension. Byte 0 of a task
-/// header is its kind, bytes 3 and 4 are the worker. The two kinds of answer differ only in the lowest bit.
+/// Returns true if the payload at offset `payload` is a worker's answer with an extension and no other flag. Byte 0
+/// of a task header has code and flags, bytes 3 and 4 are the worker. The two codes differ only in the lowest bit.
 #[inline(always)]
 fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
@@ -248,7 +248,7 @@ fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer 
     }
 }
 
-/// Returns the bytes at an offset in the headers.
+/// Returns the bytes at an offset in the headers. The array's fixed length lets the compiler drop the bounds checks.
 #[inline(always)]
 fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], offset: usize) -> [u8; N] {
     let mut bytes = [0; N];

@@ -131,7 +131,7 @@ impl Load {
         self.replay.as_ref().map_or_else(|| self.arrivals.to_string(), ToString::to_string)
     }
 
-    /// Returns the service times in the syntax of the command line.
+    /// Returns the service times in the syntax of the command line, or that they are those of the trace.
     #[must_use]
     pub fn service_text(&self) -> String {
         self.replay
@@ -158,7 +158,8 @@ impl Load {
         all_cores / f64::from(self.cores)
     }
 
-    /// Returns the due times of one core.
+    /// Returns the arrival process of one core, at its share of the rate. The caller gives the core's random stream. A
+    /// trace has its own due times and does not use it.
     ///
     /// # Errors
     /// If arrivals and rate contradict each other.
@@ -166,8 +167,8 @@ impl Load {
         Schedule::new(&self.arrivals, self.rate_pps / f64::from(self.cores), hz)
     }
 
-    /// Returns the capacity for the tasks of a run, warm-up included: the expected number with a margin for random
-    /// arrivals, within the memory limit.
+    /// Returns the capacity for logs of all tasks of a run, warm-up included: the expected number with a margin for
+    /// random arrivals, within the memory limit. Emulated workers allocate their logs with it.
     #[must_use]
     pub fn tasks_max(&self) -> usize {
         slices::tasks_max(self.rate_pps * (self.warmup_s + self.duration_s))
@@ -206,8 +207,8 @@ impl Load {
         (0..random_cores).map(|core| CoreSeeds::derive(self.seed, core)).collect()
     }
 
-    /// Returns the application id of a core's tasks. Answers repeat it, so that the receiving core can tell which core
-    /// sent the task.
+    /// Returns the application id of a core's tasks in this run. Answers repeat it. It tells the receiving core which
+    /// core sent the task, and in which run.
     #[must_use]
     pub fn app(&self, core: u32) -> u32 {
         let id = seed::StreamSeed::derive(self.seed, "app", core).seed;
@@ -230,7 +231,7 @@ pub enum LoadError {
     /// Bursts and rate contradict each other.
     #[error(transparent)]
     Bursts(#[from] BurstsTooLong),
-    /// Arrivals and service times are correlated.
+    /// Random streams overlap, or arrivals and service times are correlated.
     #[error(transparent)]
     Streams(#[from] DependentStreams),
 }

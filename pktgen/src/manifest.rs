@@ -27,9 +27,9 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// User's seed, from which all others derive.
     pub seed: u64,
-    /// Seed of each stream.
+    /// Seed of each random stream; none for a trace.
     pub seeds: Vec<StreamSeed>,
-    /// Clock of the receive times, if packets went through DPDK.
+    /// Clock of the receive times; only `wedjat-pktgen` sets it.
     pub timestamps: Option<Timestamps>,
     /// Offered load.
     pub config: Config,
@@ -119,7 +119,8 @@ pub struct Config {
 }
 
 impl Manifest {
-    /// Creates the manifest of a run of `load` that starts at `started`.
+    /// Creates the manifest of a run of `load` that starts at `started`. The caller adds DPDK release, timestamps and
+    /// device.
     #[must_use]
     pub fn new(load: &Load, started: SystemTime) -> Self {
         let seeds = load.seeds().into_iter().flat_map(|core| [core.arrivals, core.service]);

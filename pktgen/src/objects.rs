@@ -29,7 +29,7 @@ pub fn key(number: u32) -> [u8; 8] {
     key
 }
 
-/// Returns the value of an object.
+/// Returns the value of an object: pseudo-random words, each from the object's number and the word's index.
 #[must_use]
 pub fn value(number: u32) -> [u8; VALUE_LEN] {
     let mut value = [0; VALUE_LEN];
@@ -39,7 +39,7 @@ pub fn value(number: u32) -> [u8; VALUE_LEN] {
     value
 }
 
-/// Returns the objects that a GET with this seed reads. An object may occur twice.
+/// Returns the numbers of the objects that a GET with this seed reads. A number may occur twice.
 pub fn read_by(seed: u64) -> impl Iterator<Item = u32> {
     (0..u64::from(GETS)).map(move |i| (mixed(seed.wrapping_add(i)) % u64::from(OBJECTS)) as u32)
 }

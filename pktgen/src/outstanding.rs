@@ -26,7 +26,7 @@ enum State {
     Built,
     /// The task is in flight.
     Sent,
-    /// An answer to the task has arrived.
+    /// An answer to the task has arrived, or the scheduler returned the task undone.
     Answered,
     /// The generator gave up the wait for an answer.
     Lost,
@@ -47,7 +47,7 @@ struct Slot {
 pub enum Stray {
     /// The task was answered before.
     Duplicate,
-    /// The task was already counted as lost, or many later tasks followed it.
+    /// The task already counts as lost, or a later task has taken its slot.
     Late,
     /// No such task was sent.
     Unknown,
@@ -66,7 +66,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Creates a ring of `2^bits` tasks.
+    /// Creates a ring of `2^bits` tasks. The generator chooses `bits` for the tasks of a second, within limits.
     ///
     /// # Panics
     /// If `bits` is above 31.
@@ -77,7 +77,8 @@ impl Outstanding {
         Self { slots, next: 0, sent: 0 }
     }
 
-    /// Returns the sequence number of the next task.
+    /// Returns the sequence number that [`Outstanding::build`] gives the next task. The caller writes it into the
+    /// frame.
     #[must_use]
     pub fn next_seq(&self) -> u32 {
         self.next
@@ -89,7 +90,7 @@ impl Outstanding {
         self.sent
     }
 
-    /// Returns true if no task is in flight.
+    /// Returns true if no task is in flight. The drain then ends early.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sent == 0
@@ -117,7 +118,7 @@ impl Outstanding {
         lost
     }
 
-    /// Marks the task `seq` as sent, and returns it.
+    /// Marks the built task `seq` as sent at tick `now`, and returns it.
     #[inline]
     pub fn send(&mut self, seq: u32, now: u64) -> InFlightTask {
         let slot = self.slot(seq);
@@ -128,7 +129,7 @@ impl Outstanding {
         flight
     }
 
-    /// Returns the built task `seq`. The caller does not send it, and counts it as unsent.
+    /// Returns the built task `seq`, whose frame the device did not accept. The caller counts it as unsent.
     #[must_use]
     pub fn built(&self, seq: u32) -> InFlightTask {
         self.slots[seq as usize & (self.slots.len() - 1)].flight
@@ -160,8 +161,8 @@ impl Outstanding {
         if slot.seq == seq && slot.state == State::Lost {
             return Stray::Late;
         }
-        // The slot has a later task, so the answer's task was evicted. Ages beyond half the sequence space
-        // would be tasks of the future.
+        // A later task in the slot has evicted the answer's task. An age beyond half the sequence space is that of
+        // a number not yet used.
         let age = self.next.wrapping_sub(seq);
         let is_reused = slot.state != State::Never && slot.seq != seq;
         let was_evicted = is_reused && age > self.slots.len() as u32 && age < 1 << 31;
@@ -169,7 +170,7 @@ impl Outstanding {
     }
 
     /// Returns the sequence number of the latest built task with these low 16 bits. Without the header
-    /// extension an answer carries only these.
+    /// extension an answer carries only these. With more than 2^16 tasks in flight it may be the wrong task.
     #[inline]
     #[must_use]
     pub fn full_seq(&self, seq: u16) -> u32 {
@@ -178,7 +179,8 @@ impl Outstanding {
         latest.wrapping_sub(u32::from((latest as u16).wrapping_sub(seq)))
     }
 
-    /// Removes all tasks in flight as lost. The caller must consume the iterator, which marks them.
+    /// Gives up all tasks in flight at the end of the run. The caller must consume the iterator, which marks each task
+    /// as lost and yields it.
     pub fn give_up(&mut self) -> impl Iterator<Item = InFlightTask> + '_ {
         self.sent = 0;
         self.slots.iter_mut().filter(|slot| slot.state == State::Sent).map(|slot| {

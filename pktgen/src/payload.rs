@@ -51,7 +51,7 @@ impl Work {
         bytes[..LEN].copy_from_slice(&self.bytes());
     }
 
-    /// Returns the wire format.
+    /// Returns the wire format. The generator copies it into each frame.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
@@ -62,8 +62,8 @@ impl Work {
         bytes
     }
 
-    /// Reads a task's work from the start of `bytes`. Returns `None` for an incomplete service time. A missing later
-    /// field makes all of them 0: a spinning task needs only 4 bytes.
+    /// Reads a task's work from the start of `bytes`. Returns `None` for an incomplete service time. With fewer than
+    /// [`LEN`] bytes, operation and seed are 0: a spinning task needs only the 4 bytes of the service time.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -114,7 +114,7 @@ impl Outcome {
         bytes[..LEN].copy_from_slice(&self.bytes());
     }
 
-    /// Returns the wire format.
+    /// Returns the wire format. The oracle compares it with the answer's bytes.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
@@ -127,15 +127,16 @@ impl Outcome {
     }
 }
 
-/// Returns the processing time requested in a UDP payload. `None` if the payload is too short.
+/// Returns the processing time requested in a UDP payload; `None` if the payload is too short. Emulated workers and
+/// the trace reader use it.
 #[inline]
 #[must_use]
 pub fn service_ns(payload: &[u8], header: &Header) -> Option<u32> {
     Work::parse(payload.get(header.len()..)?).map(|work| work.service_ns)
 }
 
-/// Returns the seed of a task with this id. A client that knows the id knows the correct answer without
-/// storing it.
+/// Returns the seed of the task with this application id and sequence number. A client computes the correct answer
+/// from them, without storing it.
 #[inline]
 #[must_use]
 pub fn seed_of(app: u32, seq: u32) -> u64 {

@@ -78,7 +78,7 @@ pub struct Report {
     pub tx_full: u64,
     /// Fraction of the scheduled tasks that were sent on time.
     pub adherence: f64,
-    /// Delay from which a task counts as late.
+    /// Delay above which a task counts as late.
     pub late_after_us: f64,
     /// Tasks answered by a worker.
     pub answered: u64,
@@ -88,7 +88,7 @@ pub struct Report {
     pub wrong: u64,
     /// Tasks returned undone.
     pub refused: u64,
-    /// Tasks not answered by the end of the drain.
+    /// Sent tasks without an answer at the end of the drain, or evicted from the full ring of tasks in flight.
     pub lost: u64,
     /// Answered tasks per second.
     pub answered_pps: f64,
@@ -96,11 +96,11 @@ pub struct Report {
     pub response_us: LatencySummary,
     /// Latency from the send time.
     pub service_us: LatencySummary,
-    /// Confidence intervals of the response latencies.
+    /// Confidence intervals of the response latencies, from the windows of the measured time.
     pub response_ci95_us: Confidence,
     /// Slices of the measured time, and the number of excluded ones.
     pub slices: SlicesReport,
-    /// Figures of the undisturbed slices only. They decide the verdict.
+    /// Figures of the undisturbed slices only. The verdict requires enough tasks and enough adherence in them.
     pub undisturbed: UndisturbedReport,
     /// Latency without scheduler and work, if measured.
     pub floor_us: Option<LatencySummary>,
@@ -109,7 +109,7 @@ pub struct Report {
     /// Trend of the latency over the measured time.
     pub stationary: Verdict,
     /// True if there is no reason against it: the generator kept up, enough time was undisturbed, the ledgers
-    /// balance, at least one task was answered, and no answer was wrong.
+    /// balance, at least one task was answered, and no answer was wrong, warm-up included.
     pub valid: bool,
     /// Reasons why the run is invalid.
     pub reasons: Vec<String>,
@@ -126,7 +126,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes the recorded tasks for the results: run number `run`, described by `description`, in pool `pool`.
+    /// Moves the recorded tasks out of the report, for the file of results: run number `run`, described by
+    /// `description`. Sets the pool of each task to `pool`.
     pub fn take_tasks(&mut self, run: usize, description: RunDescription, pool: u16) -> RunTasks {
         let mut tasks = std::mem::take(&mut self.tasks);
         tasks.iter_mut().for_each(|task| task.pool = u32::from(pool));
@@ -248,7 +249,7 @@ impl Report {
     }
 }
 
-/// Keys of the figures of a latency.
+/// Keys of the figures of a latency, in the order of CSV columns and table.
 const FIGURES: [&str; 7] = ["p50", "p90", "p99", "p999", "p9999", "mean", "max"];
 
 /// Appends the figures of a latency to the fields of a CSV row; empty fields without a latency.
@@ -355,12 +356,12 @@ fn too_few(tally: &Tally, slices: &Slices, undisturbed: &Ledger) -> Option<Strin
     // All slices are undisturbed, and still there are too few slices or tasks.
     let is_too_short =
         (slices.all() < GROUPS || all < needed) && undisturbed_slices == slices.all();
-    // Fraction of the need that this run meets: a run longer by its inverse would meet all of it.
+    // Fraction of the need that this run meets. A run longer by the factor 1 / `part` would meet all of it.
     let part =
         (undisturbed_tasks as f64 / needed as f64).min(undisturbed_slices as f64 / GROUPS as f64);
     let fix = match part {
         _ if is_too_short => "measure for longer".to_owned(),
-        // A run up to a hundred times as long is a practical advice.
+        // A run up to a hundred times as long is practical advice.
         part if part > 0.01 => format!(
             "measure for {} or longer, and keep other work off the CPUs",
             Time((tally.measured_s / part).ceil() * 1e9)
@@ -410,7 +411,7 @@ fn warnings(tally: &Tally, stationary: Verdict, undisturbed: &UndisturbedReport)
     warnings
 }
 
-/// Returns the confidence intervals from the windows of the measured time.
+/// Returns the confidence intervals of the response latencies, from the windows of the measured time.
 fn confidence(tally: &Tally) -> Confidence {
     let ci95 = |figure: &dyn Fn(&Latency) -> f64| {
         let windows: Vec<_> =
@@ -543,7 +544,7 @@ impl Report {
     }
 }
 
-/// Writes a row of confidence intervals.
+/// Writes a row of half widths of confidence intervals.
 fn write_confidence(out: &mut String, ci: &Confidence) -> fmt::Result {
     let text = |value: Micros| match value.0.is_nan() {
         true => "-".to_owned(),

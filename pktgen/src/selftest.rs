@@ -1,5 +1,5 @@
 //! Check that schedule and service times have the requested rate and mean, within the errors that chance
-//! explains.
+//! explains. The `selftest` subcommand runs it. The check draws tasks and sends none.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::send::Pacer;
 
 /// Number of drawn tasks.
 const TASKS: u32 = 200_000;
-/// Limit of the deviation of a mean, in standard errors. Independent draws exceed it in fewer than one of half
-/// a million tests.
+/// Limit of the deviation of a mean, in standard errors. Independent draws from a normal distribution exceed it in
+/// fewer than one of half a million tests.
 const ERRORS_MAX: f64 = 5.0;
 
 /// Relative errors of rate and mean.
@@ -85,8 +85,8 @@ impl Moments {
         self.squares += value * value;
     }
 
-    /// Returns the relative error of the mean, and its limit by chance. Rounding to whole nanoseconds may add
-    /// an error of 1 ns.
+    /// Returns the relative error of the mean, and its limit by chance. The limit includes 1 ns for rounding to whole
+    /// nanoseconds.
     fn compare(&self, expected: f64) -> (f64, f64) {
         // A mean of 0 has no relative error. Any value above 0 is then an error.
         if expected == 0.0 {

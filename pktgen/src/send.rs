@@ -1,8 +1,8 @@
-//! Open-loop schedule: due time and kind of each task, fixed in advance, independent of answers, and never
-//! moved.
+//! Open-loop schedule: due time, service time and class of each task, fixed in advance, independent of answers, and
+//! never moved.
 //!
 //! A task that cannot be sent when due is sent later and keeps its due time. A task that is not sent by the
-//! end of the run counts as unsent. No task is skipped, and no task counts as sent without leaving.
+//! end of the run counts as unsent. The generator skips no task. A task counts as sent once the device accepts it.
 //!
 //! Each core's `crate::engine::Generator` has one [`Pacer`], which draws tasks from its [`TaskSource`] in batches.
 
@@ -13,7 +13,7 @@ use crate::replay::ReplayCore;
 use crate::seed::{CoreSeeds, Stream};
 use crate::service::Service;
 
-/// Source of tasks.
+/// Source of one core's tasks.
 #[derive(Clone, Debug)]
 pub enum TaskSource {
     /// Gaps and service times are drawn at random.
@@ -78,7 +78,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Creates the tasks due from tick `start` to before `end`.
+    /// Creates the pacer of the tasks due from tick `start` until before `end`, and draws the first batch.
     #[must_use]
     pub fn new(source: TaskSource, start: u64, end: u64) -> Self {
         // Drawn tasks have no individual size: their frames have the maximum length.
@@ -129,7 +129,7 @@ impl Pacer {
         due
     }
 
-    /// Ends the schedule at `now`, if it does not end earlier.
+    /// Ends the schedule at `now`, if it does not end earlier. For a run that is stopped early.
     pub fn end(&mut self, now: u64) {
         self.end = self.end.min(now);
     }

@@ -12,7 +12,8 @@
 //! The leaf's stalls are known only after the run. So each task leaves 12 bytes in memory allocated before the run, and
 //! nothing is sorted meanwhile. A histogram per slice would take 30 KB or more each.
 //!
-//! *Pause* is another word for a stall, in type names and report keys.
+//! *Pause* is another word for a stall, in type names and report keys. The counters of leaves and agents also call it
+//! a pause, and reserve *stall* for one of at least 1 ms.
 
 use serde::Serialize;
 
@@ -23,7 +24,7 @@ use crate::ledger::Ledger;
 const SLICE_SERVICES: f64 = 10.0;
 /// Bounds of the slice length in seconds.
 const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
-/// Time without a clock reading that counts as a stall (pause), in mean service times; at least
+/// Longest time without a clock reading that is no stall (pause), in mean service times; at least
 /// [`PAUSE_MIN_S`].
 const PAUSE_SERVICES: f64 = 0.25;
 /// Smallest stall in seconds that leaves and agents record. [`Rule::new`] uses no smaller one.
@@ -40,12 +41,12 @@ const RECOVERY_MARGIN: f64 = 2.0;
 const PAUSES_MAX: usize = 1 << 16;
 /// Capacity for tasks of one core, 96 MiB. Slices from the first task without a record on are excluded.
 const TASKS_MAX: usize = 1 << 23;
-/// Groups of undisturbed slices for a confidence interval, and thus the minimum number of slices for any
-/// figure.
+/// Number of groups of undisturbed slices for a confidence interval, and thus the minimum number of undisturbed slices
+/// of a valid run.
 pub const GROUPS: usize = 20;
 /// Minimum number of tasks beyond a percentile, so that single tasks do not decide it.
 pub const BEYOND_MIN: f64 = 100.0;
-/// Response time of an unanswered task, in a [`Record`].
+/// Largest response time in a [`Record`], and that of an unanswered task.
 const NEVER: u32 = u32::MAX;
 
 /// Returns the capacity for `tasks` expected tasks, with a margin for random arrivals, within the memory
@@ -84,7 +85,7 @@ impl Pauses {
         Self { last: u64::MAX, limit, stalls, unknown_from: None }
     }
 
-    /// Creates the record from stalls recorded elsewhere, in order. Stalls from `unknown_from` on may be
+    /// Creates the record from the stalls of a leaf or an agent, in order. Stalls from `unknown_from` on may be
     /// missing.
     #[must_use]
     pub fn from_stalls(stalls: Vec<Pause>, unknown_from: Option<u64>) -> Self {
@@ -117,7 +118,7 @@ impl Pauses {
     }
 }
 
-/// A loop and its stalls.
+/// A poll loop other than the generator's, such as a core of a leaf, and its stalls.
 #[derive(Clone, Debug)]
 pub struct LoopWatch {
     /// Name of the loop.
@@ -131,7 +132,7 @@ pub struct LoopWatch {
 struct Record {
     /// Due time since the start of the measured time, in units of [`Log::shift`].
     due: u32,
-    /// Response time, at most 4.29 s (32 bits); [`NEVER`] without an answer.
+    /// Response time, limited to 4.29 s (32 bits); [`NEVER`] without an answer.
     response_ns: u32,
     /// Class of the task.
     class: u16,
@@ -145,7 +146,7 @@ struct Record {
 pub(crate) enum TaskOutcome {
     /// Never handed to the device.
     Unsent,
-    /// Answered by a worker.
+    /// Answered by a worker, and correctly if answers are checked.
     Answered,
     /// Answered with a wrong answer.
     Wrong,
@@ -163,7 +164,7 @@ pub(crate) struct Log {
     shift: u32,
     /// Start of the measured time on this core, in ticks.
     start: u64,
-    /// Due time of the first task without a record, in units.
+    /// Earliest due time of a task without a record, in units of [`Log::shift`].
     full_from: Option<u32>,
 }
 
@@ -219,12 +220,12 @@ impl Log {
     }
 }
 
-/// Rule for undisturbed slices.
+/// Parameters that decide which slices are undisturbed, and the requested percentile. Part of the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rule {
     /// Length of a slice.
     pub slice_s: f64,
-    /// Time without a clock reading that counts as a stall.
+    /// Longest time without a clock reading that is no stall.
     pub pause_s: f64,
     /// Disturbance after a stall, in multiples of its length, until the backlog has drained.
     pub recovery: f64,
@@ -308,7 +309,8 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Cuts the time from `start` to `end` by `rule`, on a clock with ticks of `tick_ns`.
+    /// Cuts the time from `start` to `end` into slices, and excludes those that the stalls of `loops` disturb by
+    /// `rule`. The clock has ticks of `tick_ns`.
     #[must_use]
     pub fn cut<'a>(
         rule: Rule,
@@ -373,7 +375,7 @@ impl Slices {
         }
     }
 
-    /// Returns true if a task due at this tick counts.
+    /// Returns true if this tick is in an undisturbed slice.
     #[must_use]
     pub fn is_undisturbed(&self, at: u64) -> bool {
         let slice = at.checked_sub(self.start).map(|ticks| (ticks / self.slice) as usize);
@@ -392,7 +394,7 @@ impl Slices {
         self.is_undisturbed.iter().filter(|is_undisturbed| **is_undisturbed).count()
     }
 
-    /// Returns the longest stall in the measured time, in nanoseconds.
+    /// Returns the longest stall in the measured time, in nanoseconds. Benchmarks report it.
     #[must_use]
     pub fn longest_pause_ns(&self) -> f64 {
         self.longest as f64 * self.tick_ns
@@ -607,7 +609,7 @@ pub struct UndisturbedReport {
     pub response_ci95_us: Confidence,
 }
 
-/// A class in undisturbed slices only.
+/// Results of a class in undisturbed slices only.
 #[derive(Clone, Debug, Serialize)]
 pub struct UndisturbedClass {
     /// Ledger of its tasks.

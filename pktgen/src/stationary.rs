@@ -20,15 +20,16 @@ const CHANGE_MIN: f64 = 1.25;
 pub enum Verdict {
     /// No trend.
     Stationary,
-    /// The figure rises: the offered load exceeds the capacity.
+    /// The figure rises, as when the offered load exceeds the capacity.
     Rising,
-    /// The figure falls: the warm-up was too short.
+    /// The figure falls, as after a warm-up that is too short.
     Falling,
     /// Too few windows.
     Unknown,
 }
 
-/// Returns the trend of a figure over equal, consecutive windows. Infinite values rank highest; NaN is ignored.
+/// Returns the trend of a figure over equal, consecutive windows. The report gives the median latency of each window.
+/// Infinite values rank highest; the test ignores NaN.
 #[must_use]
 pub fn verdict(windows: &[f64]) -> Verdict {
     let windows: Vec<_> = windows.iter().copied().filter(|value| !value.is_nan()).collect();
@@ -54,9 +55,9 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the Mann-Kendall statistic with continuity correction: rising minus falling pairs of values, over
-/// the standard deviation of that number without a trend. The variance ignores ties and is then too large, so
-/// ties hide a trend rather than fake one.
+/// Returns the Mann-Kendall statistic Z: the number of rising minus falling pairs of values, over the standard
+/// deviation that this number has without a trend. The continuity correction moves the number by 1 towards 0. The
+/// variance ignores ties and is then too large, so ties hide a trend rather than fake one.
 fn mann_kendall_z(values: &[f64]) -> f64 {
     let mut s = 0_i64;
     for (i, earlier) in values.iter().enumerate() {

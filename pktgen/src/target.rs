@@ -29,7 +29,7 @@ pub struct Target {
     pub extended: bool,
     /// True to send UDP checksums. IPv6 packets always have them.
     pub checksums: bool,
-    /// Minimum frame length in bytes.
+    /// Minimum frame length in bytes. A replayed trace has its own.
     pub frame_bytes: usize,
 }
 
@@ -64,7 +64,7 @@ impl Target {
         Host::new(self.mac, self.addresses, self.next_hop_mac)
     }
 
-    /// Returns the fields that all frames of an application share.
+    /// Returns the fields that all frames of a core share. `app` is the core's application id in this run.
     #[must_use]
     pub fn frame(&self, app: u32) -> TaskFrame {
         let flow = match self.addresses {
@@ -82,8 +82,8 @@ impl Target {
         }
     }
 
-    /// Returns the flow to the scheduler from the first source port. Without a fixed MAC address of the next hop,
-    /// that field is zero until it is resolved.
+    /// Returns the flow to the scheduler from the first source port. The destination MAC address is zero unless
+    /// [`Target::next_hop_mac`] gives it: the template gets the resolved one later.
     fn flow<A>(&self, Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
         Flow {
             src_mac: self.mac,

@@ -25,8 +25,8 @@ pub(crate) struct TaskRecord {
 }
 
 impl TaskRecord {
-    /// Converts the record, for a load that started at tick `start`, with `ns` as the conversion of ticks to
-    /// nanoseconds. The caller sets number, pool, `measured` and `late`.
+    /// Converts the record to a row of the log, for a load that started at tick `start`. `ns` converts ticks to
+    /// nanoseconds. The tally sets number, `measured` and `late`, and the report sets the pool.
     pub(crate) fn task(&self, start: u64, ns: impl Fn(u64) -> u64) -> Task {
         let ps = |ticks| ns(ticks) * 1000;
         let since_start = |tick: u64| ps(tick.saturating_sub(start));

@@ -52,7 +52,8 @@ pub struct TaskFrame {
     pub app: u32,
     /// True to send the header extension with the application id.
     pub extended: bool,
-    /// Minimum frame length in bytes. At most [`FRAME_MAX`] takes effect.
+    /// Minimum length of the longest frame in bytes, up to [`FRAME_MAX`]. Frames are shorter than the longest one only
+    /// in a replayed trace.
     pub frame_bytes: usize,
     /// True to send UDP checksums. Otherwise the field is 0, which RFC 768 allows over IPv4. IPv6 packets
     /// always have them (RFC 8200, 8.1).
@@ -71,7 +72,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// Returns the payload after the header of this application's task.
+    /// Returns the payload after the header of this application's task. Its seed follows from the task's id, so that
+    /// the generator can check the answer without storing the task.
     #[inline]
     #[must_use]
     pub fn work(&self, app: u32) -> Work {
@@ -80,7 +82,7 @@ impl Task {
     }
 }
 
-/// A frame that lacks only the fields of the task.
+/// A frame without source port and task fields, and the source port of the next task.
 #[derive(Clone, Debug)]
 pub struct Template {
     /// The longest frame.
@@ -143,14 +145,16 @@ impl Template {
         self.bytes.len()
     }
 
-    /// Returns the length of a frame with this minimum length, limited to that of the longest frame.
+    /// Returns the length of a frame with the minimum length `size`, limited to that of the longest frame. Tasks of a
+    /// replayed trace have their own minimum; all others have the maximum `u16::MAX`.
     #[inline]
     #[must_use]
     pub fn len_for(&self, size: u16) -> usize {
         usize::from(size).clamp(self.len_min, self.bytes.len())
     }
 
-    /// Returns the number of bytes after the task header and its extension in the longest frame, padding included.
+    /// Returns the number of bytes after the task header and its extension in the longest frame, padding included. A
+    /// correct echo has as many.
     #[must_use]
     pub fn work_len(&self) -> usize {
         self.bytes.len() - self.work
@@ -190,8 +194,8 @@ impl Template {
         }
     }
 
-    /// Writes all fields, and returns the padding. The lengths of IP header and frame are constants here, so
-    /// no bounds are checked.
+    /// Copies the first `LEN` bytes of the template, which precede the padding, writes all fields, and returns the
+    /// padding. `IP` is the length of the IP header. Both are constants, so that no bounds are checked.
     #[inline(always)]
     fn fill<'a, const IP: usize, const LEN: usize>(
         &self,
@@ -292,7 +296,7 @@ mod tests {
         TaskFrame { flow: AnyFlow::V6(flow(0xFD00 << 112 | 2, 0xFD00 << 112 | 1)), ..frame }
     }
 
-    /// Parses a valid datagram of either family, without its addresses.
+    /// Parses a datagram of either family, without its addresses. Checks the checksums too.
     fn parse(bytes: &[u8], is_v6: bool) -> Result<Datagram<()>, DropReason> {
         // Replaces the addresses by units, so that both families have one type.
         fn without_addresses<A>(

@@ -189,7 +189,7 @@ pub struct SimArgs {
 }
 
 impl SimArgs {
-    /// Returns the flags, completed from the scenario file if one is given.
+    /// Returns the flags, completed from the scenario file if one is given. Flags override the file.
     ///
     /// # Errors
     /// If the file cannot be read or parsed, or has an unknown key or a value of another type.

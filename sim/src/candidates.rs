@@ -1,4 +1,4 @@
-//! Policies of comparisons: the catalogue with its default parameters, and variants.
+//! Candidates of the advice and the figures: the catalogue with its default parameters, and variants.
 
 use wedjat_core::policy::{CATALOGUE, Entry, Runs};
 
@@ -11,7 +11,7 @@ pub fn worker_policies() -> impl Iterator<Item = &'static str> {
     entries.map(|entry| entry.name).chain(VARIANTS)
 }
 
-/// Returns those of [`worker_policies`] that a node may choose for a pool under `auto`.
+/// Returns those of [`worker_policies`] that a node may choose itself for a pool with the policy `auto`.
 pub fn eligible_policies() -> impl Iterator<Item = &'static str> {
     worker_policies().filter(|name| Entry::named(name).is_some_and(Entry::is_eligible))
 }

@@ -1,8 +1,9 @@
 //! Model `ct`: servers and dispatchers in continuous time, with or without a delay between them.
 //!
 //! The unit of reported times is the mean service time of an average server, which has 1e9 ticks. A task's
-//! response time runs from its arrival at a dispatcher to the end of its service. Tasks, reports and replies take the
-//! delay. Answers to probes ([`super::knowledge`]) take it too, unless configured to be immediate.
+//! response time runs from its arrival at a dispatcher to the end of its service. Tasks, load reports and replies take
+//! the delay. Probes ([`super::knowledge`]) and queue reports ([`QueueReports`]) take it too, unless configured to be
+//! immediate.
 //!
 //! The dispatchers are cores of one leaf or independent leaves ([`DispatcherKind`]). All policies have the same
 //! information about other dispatchers' tasks, which depends on the kind.
@@ -85,8 +86,8 @@ pub struct Config {
     pub load: f64,
     /// Delay in nanoseconds between dispatchers and servers, each way.
     pub delay_ns: f64,
-    /// True if probes (questions to servers for their queue length) are answered immediately, regardless of
-    /// the delay.
+    /// True if answers to probes (questions to servers for their queue length) and queue reports ([`QueueReports`])
+    /// arrive immediately, regardless of the delay.
     pub probes_at_once: bool,
     /// Scripted events.
     pub script: Vec<Step>,
@@ -143,7 +144,8 @@ pub trait Dispatchers {
         Ok(())
     }
 
-    /// Handles the arrival of a task's probes at the servers: `queue` returns each server's current queue length.
+    /// Handles the arrival of a task's probes at the servers. `queue` returns each server's current queue length, for
+    /// the answers. The implementation delivers these in the task's [`Dispatchers::offer`].
     fn on_probes(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
 
     /// Decides on a new task with this number, or queues it. `task` is the model's handle.
@@ -181,7 +183,8 @@ pub trait Dispatchers {
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Self::Error>;
 
     /// Processes the reply to this task without the queue length. Called for policies that do not learn it from
-    /// replies, and for implementations that send probes.
+    /// replies, and for implementations that send probes. `report.load` only fills the reply's packet; the dispatcher
+    /// must not use it.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -215,7 +218,8 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// Changes the policy of all dispatchers, which keep their views and their waiting tasks.
+    /// Changes the policy of all dispatchers, which keep their views and their waiting tasks. The model's rules of
+    /// reports and probes stay those of the configured policy.
     pub fn change(&mut self, policy: &PolicySpec) {
         for dispatcher in &mut self.dispatchers {
             let (members, core) = (dispatcher.view().members(), dispatcher.core());
@@ -378,7 +382,7 @@ impl Dispatchers for Policies {
     }
 }
 
-/// State of a run.
+/// State of a run. Emulated pools (`advise::emulation`) run it in steps and change policy or workload in between.
 pub struct Sim<'a, D> {
     config: &'a Config,
     /// Engine with the servers as its workers. A task's `route` is its dispatcher.
@@ -466,7 +470,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(sim)
     }
 
-    /// Runs until all tasks have ended; a recorded run also until all replies and reports have arrived. At equal
+    /// Runs until all tasks have ended; with a digest, also until all replies and load reports have arrived. At equal
     /// times an arrival comes first.
     ///
     /// # Errors
@@ -656,7 +660,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let queue = self.engine.flights[task].left_at_worker;
         self.after_delay(event::REPLY, task.into())?;
         if let Some(dispatcher) = dispatcher {
-            // Dispatchers that process only some of the reports count these themselves.
+            // Under `Notify::Always` the policy counts the messages of its paper instead, in its view's picks.
             self.engine.messages += u64::from(self.notify != Notify::Always);
             // Dispatcher, server and queue length, from the high bits on.
             let argument = (dispatcher as u64) << 32 | (member as u64) << 16 | u64::from(queue);
@@ -730,7 +734,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.dispatchers.report(dispatcher, self.now_ns(), &Report::new(member, load, 0))
     }
 
-    /// Samples the imbalance of the queues. Also gives each dispatcher a tick, for policies with timers.
+    /// Samples the imbalance: the longest queue of a server over the mean number of unfinished tasks per server. The
+    /// mean includes tasks at dispatchers and in transit. Also gives each dispatcher a tick, for policies with timers.
     fn sample(&mut self) -> Result<(), D::Error> {
         self.receive_reports();
         (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
@@ -789,8 +794,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 }
 
 impl Config {
-    /// Returns true if each task waits for the answers of probed servers. Cores of a leaf read their counts instead of
-    /// sending probes.
+    /// Returns true if dispatchers probe servers for each task, which then waits for late answers. Cores of a leaf read
+    /// their counts instead of sending probes.
     fn waits_for_probes(&self) -> bool {
         self.kind == DispatcherKind::Leaves && self.policy.queue_access() == QueueAccess::Probes
     }

@@ -1,4 +1,5 @@
-//! Digest of all decisions of a run. Runs with equal digests are equal, task by task.
+//! Digest of a run: a hash of its completed tasks, or of its packets in lockstep of a whole system. Runs with equal
+//! digests are equal in these.
 
 use std::fmt;
 
@@ -17,8 +18,8 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Adds four numbers. The simulator adds those of a completed task: number, worker, start of service, and
-    /// response time in ticks.
+    /// Adds four numbers. The simulator adds those of a completed task: number, worker (a node in model `nodes`), start
+    /// of service, and response time in ticks. Lockstep of a whole system adds those of an arriving packet.
     #[inline]
     pub fn add(&mut self, task: [u64; 4]) {
         for byte in task.iter().flat_map(|number| number.to_le_bytes()) {
@@ -33,7 +34,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Record of a run, task by task.
+/// Summary of a run of the simulator, for comparison with a repetition or with lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Digest of all completed tasks in the order of completion: number, worker, start and response time.

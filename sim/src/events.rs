@@ -2,8 +2,8 @@
 //! The smallest key is the next event.
 //!
 //! Simulator and lockstep use the same order of simultaneous events. An arrival comes first. Then come the
-//! calendar's events in the order of their kinds (as numbered by [`event`]); events of one kind follow the
-//! numbers of their tasks in a [`wedjat_core::policy::fifo::Slab`]. A leaf's timer comes last.
+//! calendar's events in the order of their kinds (as numbered by [`event`]). Events of one kind follow the order of
+//! their arguments, such as a task's slot in its [`wedjat_core::policy::fifo::Slab`]. A leaf's timer comes last.
 
 /// Number of children of a heap node. Four keys have the size of a cache line, 64 bytes, so the children of a node
 /// span at most two lines.

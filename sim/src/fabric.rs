@@ -39,7 +39,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the expected total number of workers of all pools.
+    /// Returns the approximate total number of workers of all pools, before their sizes are drawn. The plan derives the
+    /// number of tasks from it.
     #[must_use]
     pub fn workers(&self) -> f64 {
         self.pools as f64 * self.pool_size.mean

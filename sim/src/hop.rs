@@ -113,8 +113,8 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// Returns the defaults of Horus's simulation: one hop between the spine and a single leaf, else four and
-    /// three between spine and leaves.
+    /// Returns the defaults of Horus's simulation. With a single leaf, one hop between spine and leaf each way. With
+    /// several, four hops from spine to leaf and three back. One hop between leaf and worker each way.
     #[must_use]
     pub fn usual(racks: usize) -> Self {
         let (spine_leaf, leaf_spine) = if racks == 1 { (1, 1) } else { (4, 3) };

@@ -50,7 +50,8 @@ impl Knowledge {
         Arc::clone(&self.queues[dispatcher])
     }
 
-    /// Records that a dispatcher sent a task to a server. Without a delay the task's arrival follows at once.
+    /// Records that a dispatcher sent a task to a server. Without a delay of the knowledge, queues hold only tasks at
+    /// servers, so the task counts from [`Self::on_arrival`] on.
     #[inline]
     pub fn on_send(&mut self, dispatcher: u16, member: u16) {
         if self.is_used && self.delay > 0 {

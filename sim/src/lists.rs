@@ -1,6 +1,7 @@
 //! Lists on the command line.
 
-/// Splits at commas outside parentheses. Trims the parts and leaves out empty ones.
+/// Splits at commas outside parentheses, because policies have parameters with commas. Trims the parts and leaves out
+/// empty ones.
 #[must_use]
 pub fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_i32;
@@ -13,7 +14,7 @@ pub fn split(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// Like [`split`], but refuses an empty list.
+/// Like [`split`], but refuses an empty list. `flag` is the option's name in the error.
 ///
 /// # Errors
 /// If the list is empty.

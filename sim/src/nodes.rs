@@ -116,7 +116,7 @@ impl Config {
     }
 
     /// Creates the engine of a run, which computes the tasks' digest if `has_digest`. A task's `worker` is its current
-    /// or next node.
+    /// or next node. The model and lockstep store different data `T` in a task's `route`.
     ///
     /// # Errors
     /// Same as for [`Self::schedules`].
@@ -148,8 +148,8 @@ impl Config {
         self.sharing.map_or(1, |sharing| sharing.slots.unwrap_or(SLOTS))
     }
 
-    /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks. The steps must
-    /// be in order of time.
+    /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks. Converts
+    /// `--seconds`, because a run ends after a number of tasks. The steps must be in order of time.
     #[must_use]
     pub fn tasks_in(&self, seconds: f64) -> u64 {
         // Tasks before `load_start`, the load since then, and `load_start` in seconds.
@@ -217,7 +217,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
     Ok(sim.finish())
 }
 
-/// Runs the model, and also returns each node's final state.
+/// Runs the model, and also returns each node's final state, for comparison with lockstep.
 ///
 /// # Errors
 /// If arrivals and a load contradict each other.
@@ -277,7 +277,7 @@ fn dispatcher(config: &Config, index: usize, life: u32) -> Result<Option<Dispatc
 }
 
 impl<'a> Sim<'a> {
-    /// Creates all nodes, and schedules their first beats, the first sample and the script.
+    /// Creates all nodes. Schedules their first beats and the first sample; the engine schedules the script.
     fn new(config: &'a Config) -> Result<Self, String> {
         let mut core_count = 0;
         let node = |(index, &workers): (usize, &usize)| {
@@ -432,7 +432,7 @@ impl<'a> Sim<'a> {
         node.peers.set_waiting(queue.len());
     }
 
-    /// Removes a lost task.
+    /// Records a task as lost and removes it.
     fn lose(&mut self, task: u32) {
         self.engine.lose(task, Status::Lost);
     }
@@ -513,7 +513,7 @@ impl<'a> Sim<'a> {
         if !node.is_up || !node.peers.handle_steal_request() {
             return;
         }
-        // `asked` counted the request. It returns false if the victim has no waiting task.
+        // `handle_steal_request` has counted the request. It returns true only if a task waits.
         let queue = &mut self.engine.workers[victim].queue;
         if let Some(task) = queue.pop(&self.engine.flights) {
             node.peers.set_waiting(queue.len());
@@ -649,6 +649,7 @@ impl<'a> Sim<'a> {
 
     /// Returns the outcome.
     fn finish(mut self) -> Outcome {
+        // At the end of the run each task is either lost or completed. A completed one counts as answered.
         self.engine.answered = self.config.tasks - self.engine.lost;
         Outcome {
             overflows: self.refused > self.config.tasks / LOST_SHARE,

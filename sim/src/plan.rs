@@ -24,12 +24,13 @@ use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
 /// Default number of tasks of a run. Runs that would otherwise be shorter than [`SETTLED`] have more.
 const USUAL_TASKS: f64 = 1e6;
-/// Longest delay in mean service times, for the model with that unit.
+/// Longest delay in mean service times, for model `ct`, whose unit of time that is.
 const LONGEST_DELAYS: f64 = 1e5;
 /// Largest value in nanoseconds of a flag that sets a delay or a beat: 10 s.
 const LONGEST_DELAY_NS: f64 = 1e10;
 
-/// Maximum number of points (combinations) of a sweep. Each takes some kilobytes of memory before the first run starts.
+/// Maximum number of points (combinations) of a sweep. Each takes some kilobytes of memory, and 8 bytes per worker,
+/// before the first run starts.
 const POINTS_MAX: u64 = 100_000;
 
 /// Returns a cell for every combination of policy, load and swept flags.
@@ -111,7 +112,8 @@ fn check_flags(args: &SimArgs, model: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the cell of one policy and load. `args` has one value per flag.
+/// Returns the cell of `policy` and `load`, which replace the lists of these two flags in `args`. No other flag of
+/// `args` has a list to sweep.
 fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
     let model = args.model.as_deref().unwrap_or("rack");
     let (model, unit, config) = match model {
@@ -130,7 +132,7 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
     Ok(Cell { subject: RowLabels { model, policy, load, unit, swept }, model: config })
 }
 
-/// Parses a load.
+/// Parses a load, a fraction of the capacity. Above 1, queues grow.
 fn load(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -233,7 +235,7 @@ fn changes(args: &SimArgs, workers: usize) -> Result<Vec<script::Step>, String> 
     changes_by(args, |text| script::parse_at(text, workers))
 }
 
-/// Parses `--at` with `parse`, the parser of one step.
+/// Parses `--at`, whose steps are separated by `;`. `parse` parses one step: models have steps of different forms.
 fn changes_by(
     args: &SimArgs,
     parse: impl Fn(&str) -> Result<script::Step, String>,
@@ -270,7 +272,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
     Ok(config)
 }
 
-/// Returns the parameters of model `slots`.
+/// Returns the parameters of model `slots` (time slots).
 fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, String> {
     let (speeds, _, dispatchers) = servers(args)?;
     let whole_batch = match args.batch.as_deref().unwrap_or("whole") {
@@ -407,6 +409,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
                 None => seconds / 3.0,
             };
             config.tasks = config.tasks_in(seconds).max(1);
+            // A fraction of the tasks. It equals that of the time only if the script does not change the arrival rate.
             config.warmup = 1.0 - measure / seconds;
         }
     }
@@ -435,8 +438,9 @@ fn counts(text: &str) -> Result<Vec<usize>, String> {
     }
 }
 
-/// Parses `--servers`, `--dispatchers` and `--speeds`. Returns the servers' rates scaled to a mean of 1, the
-/// mean before that, and the number of dispatchers.
+/// Parses `--servers`, `--dispatchers` and `--speeds`. Returns the servers' rates scaled to a mean of 1, the mean
+/// before that, and the number of dispatchers. Speeds in `--at` have the scale of `--speeds`: model `ct` divides them
+/// by that mean.
 fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     let servers = integer("servers", args.servers.as_deref().unwrap_or("100"), 1..=32_767)?;
     let dispatchers =
@@ -447,7 +451,7 @@ fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     Ok((speeds, mean, dispatchers))
 }
 
-/// Parses a policy over servers. Refuses policies made for spines.
+/// Parses a policy over servers, for models without racks and for the advice. Refuses policies made for spines.
 ///
 /// # Errors
 /// If the policy is unknown or made for spines; the error names the flag.
@@ -514,7 +518,7 @@ fn hop(args: &SimArgs) -> Result<Hop, String> {
     Ok(Hop::new(dist, delay("hop", args.hop.as_deref().unwrap_or("5us"))?))
 }
 
-/// Returns the processing delay of a node in ticks.
+/// Parses `--node-delay`, the processing delay of a task at a leaf. Returns ticks.
 fn node_delay(args: &SimArgs) -> Result<u64, String> {
     let ns = delay("node-delay", args.node_delay.as_deref().unwrap_or("0us"))?;
     Ok((ns * TICKS_PER_US / 1e3) as u64)
@@ -529,9 +533,11 @@ fn delay(flag: &str, text: &str) -> Result<f64, String> {
     Ok(ns)
 }
 
-/// Returns the policies of leaf and spine for a value `name` of `--policy`, and the protocol of signals between them. A
-/// name in [`PAIRS`] sets both policies. Otherwise it names the leaf's policy, whose entry determines the spine's.
-/// `--spine-policy` and `--signals` have precedence.
+/// Returns the policies of leaf and spine for `name`, one value of `--policy`, and the protocol of signals between
+/// them. A name in [`PAIRS`] sets both policies. Otherwise it names the leaf's policy, whose entry determines the
+/// spine's.
+/// `--spine-policy` has precedence. The spine's policy determines the protocol. `--signals` selects one of Horus's
+/// protocols, and has no effect for other policies.
 fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Protocol), String> {
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))

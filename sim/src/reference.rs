@@ -38,11 +38,10 @@ pub struct ReferenceResult {
 const TOLERANCE: (f64, f64) = (0.03, 0.04);
 /// The same tolerances for learning nodes, whose result depends on their random initial parameters.
 const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
-/// Tolerances of the first class's 99th percentile and of the slowdown's 99.9th percentile. At high loads, and with
-/// rare long tasks, few congested moments decide about the slowdown: it varies by 20% between references of 3 million
-/// tasks.
+/// Tolerances of the first class's 99th percentile and of the slowdown's 99.9th percentile.
 const CLASS_TOLERANCES: (f64, f64) = (0.05, 0.05);
-/// The same tolerances for results that depend on few congested moments.
+/// The same tolerances for results that depend on few congested moments: at high loads, and with rare long tasks. Their
+/// slowdown varies by 20% between references of 3 million tasks.
 const RARE_TOLERANCES: (f64, f64) = (0.1, 0.25);
 /// Tolerance of messages per task, of which references give two digits.
 const MESSAGES_TOLERANCE: f64 = 0.02;
@@ -150,7 +149,7 @@ const fn learned(
     ReferenceResult { tolerance, ..row(setup, "malcolm", load, (mean, 0.0, p99), false) }
 }
 
-/// Returns a row that only expects stability: the queues must not grow.
+/// Returns a row without figures, which only expects that the queues do not grow.
 const fn stable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -385,15 +384,16 @@ impl std::fmt::Display for Comparison {
     }
 }
 
-/// Returns the flags of a set-up in one line.
+/// Returns the flags of a set-up in one line, as in `hop=0us racks=32`.
 fn text(setup: &[(&str, &str)]) -> String {
     let flags: Vec<_> = setup.iter().map(|(key, value)| format!("{key}={value}")).collect();
     flags.join(" ")
 }
 
-/// Runs the simulations of all references whose flags contain the text `only`, one after another. An empty text selects
-/// all. With `quick`, runs only the quick references, with fewer tasks and seeds. Yields an error if the simulator
-/// refuses a reference's flags.
+/// Runs the simulations of all references whose set-up contains the text `only`, one at each step of the iterator. A
+/// set-up is a text such as `model=ct servers=1`, without policy and load. An empty `only` selects all. With `quick`,
+/// runs only the quick references, with fewer tasks and seeds. Yields an error if the simulator refuses a reference's
+/// flags.
 pub fn compare(quick: bool, only: &str) -> impl Iterator<Item = Result<Comparison, String>> {
     let chosen = EXPECTED
         .iter()

@@ -1,6 +1,6 @@
-//! Reports of queues to independent leaves, for model [`super::ct`]. Each server reports every change of its queue to
-//! every leaf. A report arrives after the configured delay. A leaf counts its own tasks exactly and ignores reports of
-//! them.
+//! Reports of queues to independent leaves, for model [`super::ct`] under policies that read or bound all queues. Each
+//! server reports every change of its queue to every leaf, except for benchmark tasks. A report arrives after the
+//! configured delay. A leaf counts its own tasks from decision to reply, and ignores reports of them.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 pub struct QueueChange {
     /// Index of the server.
     pub member: u16,
-    /// Index of the dispatcher that sent the task, which counts it without this report.
+    /// Index of the dispatcher that sent the task, which counts it itself and ignores this report.
     pub dispatcher: u16,
     /// True for an arrival, false for a departure.
     pub arrived: bool,
 }
 
-/// Reports in flight, in order of time.
+/// Reports in flight. All have the same delay, so that they arrive in the order of sending.
 #[derive(Debug, Default)]
 pub struct QueueReports {
     /// Delay of a report in ticks; `None` if dispatchers receive no reports.
@@ -32,7 +32,7 @@ impl QueueReports {
         Self { delay, in_flight: VecDeque::new() }
     }
 
-    /// Sends a report to all dispatchers at time `now`.
+    /// Sends a report to all dispatchers at time `now`. One entry serves all, because it reaches them at the same time.
     #[inline]
     pub fn send(&mut self, now: u64, change: QueueChange) {
         if let Some(delay) = self.delay {
@@ -40,7 +40,7 @@ impl QueueReports {
         }
     }
 
-    /// Removes and returns the next report that has arrived by `now`.
+    /// Removes and returns the next report that has arrived by `now`, which the caller passes to all dispatchers.
     #[inline]
     pub fn receive(&mut self, now: u64) -> Option<QueueChange> {
         let &(time, change) = self.in_flight.front()?;

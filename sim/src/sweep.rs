@@ -3,8 +3,8 @@
 use super::args::SimArgs;
 use super::lists::list;
 
-/// Flags that take lists, besides `--policy` and `--load`. Flags whose value is a list in itself are
-/// excluded: racks, nodes, speeds, sharing, hops, failures and changes.
+/// Flags that take lists, besides `--policy` and `--load`. Flags whose value is a list in itself are excluded: racks,
+/// nodes, speeds, sharing, hops, failures and changes. Flags of the whole sweep, such as the model, have one value.
 const LISTS: [&str; 31] = [
     "cores",
     "exchange",
@@ -42,13 +42,13 @@ const LISTS: [&str; 31] = [
 /// The flags of one run.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// All flags, none with a list.
+    /// All flags. Those of `LISTS` have one value each; policy and load still have their lists.
     pub args: SimArgs,
     /// Flags that the sweep varies, with their values in this run.
     pub swept: Vec<(&'static str, String)>,
 }
 
-/// Returns the number of combinations of the lists' values, without building them.
+/// Returns the number of combinations of the lists' values, without building them, for a limit before [`variants`].
 ///
 /// # Errors
 /// If a list is empty.

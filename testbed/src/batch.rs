@@ -101,7 +101,7 @@ impl WorkDone {
         Ok(Self { units: AtomicU64::new(0), limit, file: counter.map(open).transpose()? })
     }
 
-    /// Counts one more unit, and writes the count into the file. Returns false if it was the last.
+    /// Counts one more unit, and writes the count into the file. Returns false once the limit is reached.
     ///
     /// The order of the threads does not matter (relaxed): the file may lag by their latest units.
     fn count(&self) -> io::Result<bool> {
@@ -155,8 +155,8 @@ fn compress(progress: &WorkDone) -> io::Result<()> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("gzip: {error}"));
     let mut child = gzip.spawn().map_err(named)?;
     let Some(mut input) = child.stdin.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-    // Pseudo-random words that recur, like those of a text: one of 4099, by Knuth's linear congruential
-    // generator (MMIX).
+    // Text of 4099 different words that recur in pseudo-random order, so that it compresses like a real text. The
+    // numbers are from Knuth's linear congruential generator (MMIX).
     let (mut state, mut text) = (1_u64, Vec::with_capacity(WRITE_BYTES + 16));
     while text.len() < WRITE_BYTES {
         state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);

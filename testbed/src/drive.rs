@@ -1,5 +1,6 @@
 //! Load generator and emulated workers in one loop on one core, for machines with few cores. The scheduler under
-//! test runs on another core. The commands `demo` and `drive` use this loop. The rack is the set of emulated workers.
+//! test runs on another core. The commands `demo` and `drive` and some benchmarks use this loop. The rack is the set of
+//! emulated workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,8 +10,8 @@ use wedjat_pktgen::report::Report;
 
 use crate::rack;
 
-/// Polls the generator and the workers in turn until the run ends. `work` polls the workers at a given time. A set flag
-/// `stop` ends the run early.
+/// Polls the generator and the workers in turn until the run ends. `work` polls the workers at a given time; where the
+/// worker has a core of its own, it polls the agent instead. A set flag `stop` ends the run early.
 ///
 /// Reads the clock `now` before each part, so that neither counts the time of another part as its own delay.
 pub fn run<C: Port, L: Pool<Buf = C::Buf>>(

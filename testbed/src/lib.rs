@@ -1,5 +1,6 @@
 //! Testbed of wedjat, for the command `wedjat-testbed` and the tests: emulated rack, workloads and workers, simulator,
-//! advice on policies, demo, attacks, benchmarks, and comparisons with the papers.
+//! real nodes in emulated time, controllers under faults, advice on policies, demo, attacks, benchmarks, and
+//! comparisons with the papers.
 #![forbid(unsafe_code)]
 
 pub mod app;

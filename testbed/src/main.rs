@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Exit code of a run whose result is invalid.
+/// Exit code of a run whose result is invalid or violates a limit.
 const INVALID: u8 = 1;
 /// Exit code of a run that could not be made. clap uses it for a wrong command line too.
 const FAILED: u8 = 2;

@@ -1,6 +1,7 @@
 //! Emulated workers at an agent (stand-ins for worker processes): one loop serves the rings of all of them
 //! and replies when each task is due. An agent is the process of a host that gives tasks to workers through rings in
-//! shared memory. The command `drive` uses stand-ins, because its runs have more workers than a host has cores.
+//! shared memory. The commands `drive` and `bench-host` use stand-ins, because their runs may have more workers than
+//! the host has cores.
 //!
 //! Like in the emulated rack, service times never depend on delays of this program. A task that waits in the
 //! ring when the loop checks its worker starts at the due time of the previous task. Any other task starts
@@ -128,8 +129,8 @@ impl StandIns {
         self.workers.iter().try_for_each(Worker::check)
     }
 
-    /// Reserves memory for the lateness of each of `replies` replies, by which the report selects those of
-    /// undisturbed slices.
+    /// Starts a log of the lateness of each reply, with memory for `replies` replies. The report needs the log to
+    /// select the replies of undisturbed slices.
     pub fn log_replies(&mut self, replies: usize) {
         self.lateness.log(replies);
     }
@@ -150,8 +151,8 @@ impl StandIns {
     }
 }
 
-/// Starts a task and returns its service time. `None` for a task without work, which is completed without a
-/// reply.
+/// Starts a task and returns its service time. A task too short to contain work is counted as dropped and completed
+/// without a reply; the result is then `None`.
 #[inline]
 fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
     let Some(work) = Work::parse(task.payload()) else {

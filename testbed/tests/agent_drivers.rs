@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use processes::*;
 
-/// Runs a generator and an agent on these devices to the end. Returns the generator's report and the agent's
-/// account. Checks that ledgers balance, answers are right, and the two worker threads sent every reply
-/// themselves. `more_queues` is the number of receive queues that the generator polls in addition to its
-/// first.
+/// Runs a generator and an agent on these devices until the agent has sent more than 150 replies, then stops both.
+/// Returns the generator's report and the agent's account. Checks that ledgers balance, answers are right, and the two
+/// worker threads sent every reply themselves. `more_queues` is the number of receive queues that the generator polls
+/// in addition to its first.
 fn run(folder: &Path, agent: &str, generator: &str, more_queues: &str) -> (Value, Value) {
     // With `must`, the agent starts only if each worker thread has a transmit queue of its own.
     let config = agent_config(folder, agent, "must");

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use processes::*;
 
-/// An agent of two workers, and a generator with as many receive queues as these need.
+/// Configuration of an agent with two worker threads, and the socket to its generator. Its methods start both.
 struct AgentRig {
     /// Folder of the agent's configuration and state file.
     folder: tempfile::TempDir,
@@ -48,7 +48,8 @@ impl AgentRig {
         Process::start(agent.args(LONG_TIMEOUT).args(["--", "--no-pci"]))
     }
 
-    /// Starts a generator with `more_queues` receive queues in addition to the first.
+    /// Starts a generator of 100 tasks a second, with `more_queues` receive queues in addition to the first. At its end
+    /// it waits for answers for at most `drain`.
     fn generator(&self, role: &str, more_queues: &str, workload: &str, drain: &str) -> Process {
         let device = format!("net_memif0,role={role},id=0,socket={}", self.socket);
         let mut command = generator(workload, "100", "10.0.1.11", drain, &device);
@@ -60,8 +61,8 @@ impl AgentRig {
         counter(&self.folder.path().join("state"), name)
     }
 
-    /// Runs an agent and a generator with this memif role to the end. Returns the generator's report and the
-    /// agent's account. Checks that ledgers balance and answers are right.
+    /// Runs the agent, and a generator with this memif role, until the agent has sent more than 150 replies. Then stops
+    /// both. Returns the generator's report and the agent's account. Checks that ledgers balance and answers are right.
     fn run(&self, role: &str, more_queues: &str, app: &str, workload: &str) -> (Value, Value) {
         let agent = self.agent(app);
         let generator = self.generator(role, more_queues, workload, "300s");

@@ -44,7 +44,8 @@ fn only_core_shared_lines_move() {
     let rows = rows(&["--cores", "1,2", "--policy", "horus", "--top", "1"]);
     let [alone, two] = &rows[..] else { panic!("{rows:?}") };
     for (row, cores) in [(alone, 1), (two, 2)] {
-        // Twenty bursts of 32 packets for each core, so at least one exchange; half of the packets are replies.
+        // Twenty bursts of 32 packets for each core; half of the packets are replies. The cores exchange their counts
+        // at least once, because a core does so after 16 full bursts.
         assert_eq!(row["packets"], 20 * 32 * cores);
         assert_eq!(row["reply_packets"], 20 * 16 * cores);
         // Packet bytes belong to one core.

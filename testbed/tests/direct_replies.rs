@@ -39,7 +39,7 @@ const SERVICE_NS: f64 = 20_000.0;
 /// Offered load of the workers.
 const LOAD: f64 = 0.8;
 
-/// Returns the configuration of the leaf.
+/// Returns the leaf's configuration. `replies` is the path of replies: `leaf` (through the leaf) or `direct`.
 fn leaf_text(policy: &str, replies: &str) -> String {
     let [clients, workers] = LEAF_MACS;
     format!(
@@ -98,7 +98,7 @@ struct World {
 }
 
 impl World {
-    /// Starts all parts, and waits until the workers have registered.
+    /// Starts all parts, passes 20 ms, and checks that all workers have registered with the leaf by then.
     fn new(policy: &str, replies: &str, faults: ReportFaults) -> Self {
         let config = Config::parse(Path::new("leaf.toml"), &leaf_text(policy, replies)).unwrap();
         let (leaf, ends) = LocalLeaf::new(&config, 2048).unwrap();
@@ -168,7 +168,8 @@ impl World {
         }
     }
 
-    /// Delivers the frames that are due to all parts with their MAC addresses.
+    /// Delivers each due frame to the part with its destination MAC address, and a broadcast to all except its source.
+    /// Records the response time of each answer that reaches the clients.
     fn deliver(&mut self) {
         while self.frames.peek().is_some_and(|Reverse((at_ns, ..))| *at_ns <= self.now_ns) {
             let Reverse((.., mut frame)) = self.frames.pop().unwrap();
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// Ends due tasks and takes waiting ones.
+    /// Lets the workers answer their due tasks and take new ones. Answers are empty.
     fn work(&mut self) {
         for (worker, current) in &mut self.workers {
             if let Some((task, _)) = current.take_if(|(_, until_ns)| *until_ns <= self.now_ns) {
@@ -243,8 +244,8 @@ impl World {
         self.leaf.leaf().stages().counters().read(counter)
     }
 
-    /// Waits until all tasks are answered, and checks that the ledgers balance and the leaf knows of no task. Returns
-    /// the 99th percentile of the response times.
+    /// Passes 30 ms without new tasks. Then checks that all tasks are answered, the ledgers balance, and no worker has
+    /// an outstanding task at the leaf. Returns the 99th percentile of the response times.
     fn finish(&mut self) -> u64 {
         self.pass(30_000_000, 0.0);
         let mut times: Vec<_> =
@@ -300,8 +301,8 @@ fn lost_completion_reports_are_written_off() {
     for policy in ["horus", "jbsq(k=2)", "cfcfs"] {
         let mut world = World::new(policy, "direct", faults);
         world.pass(50_000_000, LOAD);
-        // Policies without places write lost tasks off after 64 checks, 10 ms apart, each with a new report of the
-        // worker.
+        // Central queues write lost tasks off sooner. Other policies do so after 64 checks, 10 ms apart, each with a
+        // new report of the worker. The few tasks of this pass cause these reports.
         world.faults = undisturbed;
         world.pass(2_000_000_000, 0.01);
         world.finish();

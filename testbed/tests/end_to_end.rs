@@ -30,7 +30,7 @@ struct RackRig {
     mode: Mode,
 }
 
-/// Mode of the workers and of the agent.
+/// Sharing of a worker's core among tasks, and the agent's exclusion of silent workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     /// Workers serve one task at a time.
@@ -92,7 +92,7 @@ impl RackRig {
         self.folder.path().join(name)
     }
 
-    /// Starts a worker that reads the RocksDB database of the test's folder.
+    /// Starts a worker on the RocksDB database of the test's folder. The first worker creates the database.
     fn worker(&self) -> Process {
         let mut command = command("wedjat-testbed");
         command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(LONG_TIMEOUT);

@@ -180,8 +180,8 @@ impl Rig {
         assert!(self.workers.send(&frame));
     }
 
-    /// Polls the leaf until it is idle. Returns the tasks that it sent to workers: task number, worker, idle
-    /// flag.
+    /// Polls the leaf until it sends no more tasks. Returns the tasks that it sent to workers: task number, worker,
+    /// idle flag.
     fn decisions(&mut self) -> Vec<(u16, u16, bool)> {
         let mut decisions = Vec::new();
         loop {
@@ -255,7 +255,8 @@ fn dataplane_and_simulator_decide_equally() {
 }
 
 /// Returns a picker (the scheduler without packets, for programs that report tasks in calls). It has the leaf's
-/// configuration without ports, and with a server for each speed of the workers.
+/// configuration without ports. A server for each speed sets the workers' speeds, which a picker reads only from its
+/// configuration.
 fn picker(policy: &PolicySpec) -> Picker {
     let text = text(policy);
     let ports = text.find("[[port]]").unwrap()..text.find("[[pool]]").unwrap();
@@ -272,8 +273,8 @@ fn picker(policy: &PolicySpec) -> Picker {
     Scheduler::from_toml(&text, &options).unwrap().picker(0).unwrap()
 }
 
-/// Passes the packets of a leaf to a picker as calls, and compares all decisions. Returns the number of tasks
-/// that had to wait.
+/// Passes a record to a leaf as packets and to a picker as calls, and compares all decisions. Returns the number of
+/// tasks that had to wait.
 fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
     let (mut rig, mut picker) = (rig(policy, false), picker(policy));
     let (mut now, mut decided, mut held, mut arrived) = (0, 0, 0, 0);

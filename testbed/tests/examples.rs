@@ -12,7 +12,7 @@ use wedjat::state::{MemberPresence, Snapshot};
 
 use processes::*;
 
-/// Leaf and agent of the examples, with this test's sockets, files and CPUs.
+/// Folder and sockets of the leaf and agent of the examples. `start` starts either.
 struct Pair {
     folder: tempfile::TempDir,
     /// Prefix of the abstract sockets.
@@ -45,7 +45,8 @@ impl Pair {
             ("\"host1\"", format!("\"{}\"", path("region"))),
             ("cores = [0]", format!("cores = [{}]", cpu(0))),
             ("core = 1", format!("core = {}", cpu(1))),
-            // Timeouts of silent workers are off: a busy machine is silent now and then.
+            // The leaf never excludes a silent worker: workers on a busy machine are silent now and then. The agent's
+            // example has no `seed`, so the agent keeps its default timeout of 10 s.
             ("seed = 7\n", "seed = 7\nworker_timeout_ms = 0\n".to_owned()),
         ] {
             text = text.replace(from, &to);
@@ -57,14 +58,14 @@ impl Pair {
         Process::start(command.args(["--stats", "-", "--", "--no-pci"]))
     }
 
-    /// Returns the number of workers in this state, as the leaf shows them.
+    /// Returns the number of workers with this presence in the leaf's state file.
     fn workers(&self, presence: MemberPresence) -> usize {
         let snapshot = Snapshot::open(&self.file("leaf.state")).unwrap();
         let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
         members.filter(|member| member.presence == presence).count()
     }
 
-    /// Returns the number of tasks that the leaf dropped for want of a worker.
+    /// Returns the number of tasks that the leaf dropped because no worker may receive tasks (`no_member`).
     fn no_member(&self) -> u64 {
         let snapshot = Snapshot::open(&self.file("leaf.state")).unwrap();
         snapshot.cores.iter().filter_map(|core| core.drops.get("no_member")).sum()

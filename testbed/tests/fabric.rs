@@ -100,7 +100,7 @@ fn unexplained_losses_and_missed_bounds_are_reported() {
     assert!(!unexplained.holds());
 }
 
-/// Runs the command, and checks its exit status and its files. Returns its JSON and its page.
+/// Runs `wedjat-testbed fabric`, and checks its exit status and its files. Returns its JSON and its page.
 fn command(arguments: &[&str]) -> (Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));

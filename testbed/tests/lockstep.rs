@@ -41,8 +41,8 @@ fn config(change: impl FnOnce(&mut SimArgs)) -> rack::Config {
     }
 }
 
-/// Runs a leaf in memory, wrapped by `wrap`, until `stop` is set. Also returns the number of tasks that went
-/// to idle workers.
+/// Runs a leaf in memory, wrapped by `wrap`, until all tasks have ended. Fails early if `stop` is set. The wrapper
+/// observes or falsifies the leaf's turns. Also returns the number of tasks that went to idle workers.
 fn run_until<S: Scheduler + ?Sized>(
     config: &rack::Config,
     wrap: impl FnOnce(LocalLeaf) -> Box<S>,
@@ -63,7 +63,7 @@ fn run_until<S: Scheduler + ?Sized>(
     Ok((outcome, scheduler, workers.idle_picks()))
 }
 
-/// Like [`run_until`], until all tasks have ended.
+/// Same as [`run_until`], with a `stop` that is never set.
 fn run_to_end<S: Scheduler + ?Sized>(
     config: &rack::Config,
     wrap: impl FnOnce(LocalLeaf) -> Box<S>,

@@ -1,7 +1,8 @@
-//! Several leaves over the same workers in lockstep (emulated time, in which a conductor gives each node
-//! turns) equal the simulator's model of dispatchers and servers (`ct`), task by task. Agents with peers
-//! equal its model of nodes without a leaf. The number of messages depends on the policy's parameter `eps`, a
-//! report's probability.
+//! Lockstep runs, in this process and in emulated time, equal the simulator's runs task by task. Leaves that share
+//! workers equal the dispatchers of the model `ct`. Agents with peers equal the nodes of the model `nodes`.
+//!
+//! Workers report their queues to the leaves in messages, or answer probes. LSQ's parameter `eps` is the probability
+//! that a busy worker reports after a task.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::leaves;
@@ -10,7 +11,7 @@ use wedjat_testbed::sim::ct;
 use wedjat_testbed::sim::model::Model;
 use wedjat_testbed::sim::{SimArgs, plan};
 
-/// Builds the model configuration of these flags.
+/// Builds the configuration of the model `ct`, which [`leaves::run`] runs too.
 fn config(policy: &str, (leaves, workers): (usize, usize), load: &str) -> ct::Config {
     let text = |text: &str| Some(text.to_owned());
     let args = SimArgs {
@@ -30,7 +31,8 @@ fn config(policy: &str, (leaves, workers): (usize, usize), load: &str) -> ct::Co
     }
 }
 
-/// Runs leaves and model with this configuration, compares them, and returns the messages per task.
+/// Runs leaves and model with this configuration. Checks that their digests, which cover the worker and the times of
+/// each task, and their messages are equal. Returns the messages per task.
 fn assert_equal(config: &ct::Config, name: &str) -> f64 {
     let (outcome, details) = leaves::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let model = ct::run(config).unwrap();
@@ -46,8 +48,8 @@ fn assert_equal(config: &ct::Config, name: &str) -> f64 {
     model.messages as f64 / config.tasks as f64
 }
 
-/// Returns LSQ's `eps`, the probability with which a busy worker reports, for these numbers of leaves and workers: in a
-/// slot of the paper's model, the workers then send as many reports as two samples by each leaf would cost. At most 1.
+/// Returns LSQ's `eps`, at most 1, for as many messages as two samples by each leaf would cost. In a slot of the
+/// paper's model, each busy worker reports with this probability.
 fn eps_of(leaves: usize, workers: usize) -> f64 {
     (2.0 * leaves as f64 / workers as f64).min(1.0)
 }
@@ -137,9 +139,9 @@ fn probing_leaves_match_for_any_delay_and_speed() {
 // promise: scheduling.6
 #[test]
 fn persistent_idle_matches_until_the_model_searches() {
-    // `pi` (persistent idle) picks an idle worker, else the one that last reported itself idle. It also searches for
-    // idle workers on no list, after 16 reports of each worker at one dispatcher or after 100 ms. The search differs,
-    // because the model's dispatchers share their reports. These runs are too short for it.
+    // `pi` (persistent idle) picks an idle worker, else the one that last reported itself idle. A dispatcher of the
+    // model also searches for idle workers on no list, after 16 reports per worker or after 100 ms. A leaf with reports
+    // in messages does not search. These runs are too short for a search.
     for (leaves, workers, tasks) in [(1, 32, 500), (4, 32, 1500), (4, 100, 3000), (10, 100, 3000)] {
         let config = config("pi", (leaves, workers), "0.8");
         assert_equal(
@@ -162,8 +164,8 @@ fn eps_sets_the_report_rate() {
     assert!(always == 1.0, "with each task: {always}");
 }
 
-/// Builds the model configuration of nodes that pass tasks to each other: a node sends a new task on
-/// (migration), or takes one from a node (steal). `change` adds flags.
+/// Builds the configuration of the model `nodes`, which [`nodes::run`] runs too. Its nodes pass tasks to each other: a
+/// node forwards a new task (migration), or takes one from another node (steal). `change` sets further flags.
 fn nodes_config(
     policy: &str,
     change: impl FnOnce(&mut SimArgs),
@@ -186,8 +188,8 @@ fn nodes_config(
     }
 }
 
-/// Runs agents and model with this configuration, and compares them bit by bit, also the state of their learners.
-/// Returns the agents' figures.
+/// Runs agents and model with this configuration. Checks that their digests, messages and losses are equal, and each
+/// node's probabilities, critic's error, load and totals. No agent may refuse a message. Returns the agents' run.
 fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -> RunDetails {
     let details = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let (model, peers) = wedjat_testbed::sim::nodes::run_with_peers(config).unwrap();

@@ -1,6 +1,7 @@
-//! Leaf processes in lockstep over memif, as users run them, and their end without a conductor. The conductor
-//! gives a node turns through a clock file: in a turn, the node polls until it is quiet. Time stands still otherwise.
-//! Nodes are leaves, which schedule the tasks of a rack, and agents, which give tasks to the workers of a host.
+//! Leaf processes in lockstep over memif, as users run them, and the end of nodes after their conductor's end or death.
+//! The conductor sets the time in a clock file, and gives a node turns through it. In a turn, the node polls until it
+//! is quiet. Nodes are leaves, which schedule the tasks of a rack, and agents, which give tasks to the workers of a
+//! host.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -23,15 +24,15 @@ fn testbed(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
 }
 
-/// Returns the leaf's binary. It belongs to another package: `cargo test --workspace` and `cargo build` make
-/// it.
+/// Returns the path of `wedjat`, the command of leaves and agents. It belongs to another package: `cargo test
+/// --workspace` and `cargo build` make it.
 fn wedjat() -> PathBuf {
     let leaf = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name("wedjat");
     assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
     leaf
 }
 
-/// Runs a subcommand with flags that lockstep and simulator share, and with `arguments`. Returns its rows.
+/// Runs `lockstep` or `sim` with flags that both have, and with `arguments`. Returns its rows, one per policy.
 fn rows(command: &str, arguments: &[&str]) -> Vec<Value> {
     let flags = [
         command,
@@ -68,7 +69,8 @@ fn leaf_processes_match_the_simulator() {
     }
 }
 
-/// Starts a leaf or agent on a clock, without packets. Its devices need no far ends.
+/// Starts a leaf or agent whose clock is the file `clock`. Its null devices need no peer, and carry no packets. The
+/// clock file may be invalid.
 fn node(role: &str, folder: &Path, clock: &Path) -> Child {
     let config = folder.join(format!("{role}.toml"));
     let text = match role {
@@ -98,7 +100,8 @@ fn node(role: &str, folder: &Path, clock: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for the end of a process, and kills it after [`TIMEOUT`]. Returns true for success, and its output.
+/// Waits for the end of a process, and kills it after [`TIMEOUT`]. Returns true for success, and the text of both its
+/// outputs.
 fn wait_for_end(mut child: Child) -> (bool, String) {
     let began = Instant::now();
     let status = loop {

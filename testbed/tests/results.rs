@@ -15,7 +15,7 @@ fn testbed(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
 }
 
-/// Returns the standard output of a successful command.
+/// Returns the standard output of a command. Panics with its messages if it failed.
 fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -26,14 +26,14 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs a simulation and returns its rows.
+/// Runs a simulation and returns its rows, without durations: equal runs have equal rows.
 fn sim(arguments: &[&str]) -> Vec<Value> {
     let common = ["sim", "--format", "json", "--timing", "no"];
     let text = stdout(&testbed(&[&common[..], arguments].concat()));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the figures that `plot` prints: cells by heading, for each run.
+/// Returns the table that `wedjat-testbed plot` prints for a log: for each run, its cells by heading.
 fn plot(log: &Path) -> Vec<HashMap<String, String>> {
     let text = stdout(&testbed(&["plot", log.to_str().unwrap()]));
     let cells = |line: &str| -> Vec<String> {
@@ -44,20 +44,20 @@ fn plot(log: &Path) -> Vec<HashMap<String, String>> {
     lines.map(|line| head.iter().cloned().zip(cells(line)).collect()).collect()
 }
 
-/// Parses a figure (part 0), or half the width of its confidence interval (part 1).
+/// Parses a cell such as `11.000 ±12.71`: the figure (part 0), or half the width of its confidence interval (part 1).
 fn number(cell: &str, part: usize) -> f64 {
     cell.split(" ±").nth(part).unwrap().parse().unwrap()
 }
 
-/// Compares a figure of `plot`, with three decimals, with a figure of the run, with six digits. `tolerance`
-/// is a relative difference allowed besides rounding.
+/// Checks that a figure of `plot` or of pandas equals one of the run, except for rounding: `plot` prints three
+/// decimals, the run six significant digits. `tolerance` is a further relative difference that is allowed.
 fn assert_equal(printed: f64, expected: f64, tolerance: f64, name: &str) {
     let allowed = expected.abs() * (1e-5 + tolerance) + 6e-4;
     assert!((printed - expected).abs() <= allowed, "{name}: {printed}, but the run had {expected}");
 }
 
 /// Compares the figures that `plot` computes from a log with the rows of the run. `unit_us` is the rows' unit of time
-/// in microseconds. `tolerance` is 0 if log and run have equal histograms.
+/// in microseconds. `tolerance` is 0 if log and run have equal histograms, else the width of a histogram's step.
 fn compare(log: &Path, rows: &[Value], unit_us: f64, tolerance: f64) {
     let runs = plot(log);
     assert_eq!(runs.len(), rows.len());
@@ -305,7 +305,7 @@ fn faulty_logs_are_explained() {
     }
 }
 
-/// Returns the first block of Python in docs/howto/analyse-results.md, without its indentation.
+/// Returns the first block of Python in docs/howto/analyse-results.md, without its indentation, as a script.
 fn python() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/howto/analyse-results.md");
     let page = fs::read_to_string(page).unwrap();

@@ -1,7 +1,7 @@
 //! Two leaves and one agent in emulated time, on ports in memory. The leaves share the agent's workers, which
-//! report their queues in messages. A leaf schedules tasks; the agent gives the tasks of its host to workers. After
-//! the end of one leaf, the second one serves its clients as before. `promise: ID` names the tested promise of
-//! SPECIFICATION.md.
+//! report their queues in messages or answer probes. A leaf schedules tasks; the agent gives the tasks of its host to
+//! workers. After the end of one leaf, its peer serves its own clients as before. `promise: ID` names the tested
+//! promise of SPECIFICATION.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -32,7 +32,7 @@ const SERVICE_NS: u32 = 100_000;
 const IS_CHECKED_BY_DEVICE: bool = false;
 /// Length of the answer to a task.
 const ANSWER_LEN: usize = 0;
-/// Time of the agent's second turn. Longer than the 100 us between two ticks of an agent.
+/// Time of the agent's second turn. Later than the tick at 100 us, which grants the workers' claims.
 const SECOND_TURN_NS: u64 = 1_000_000;
 /// Time in which the workers register with all leaves.
 const REGISTRATION_NS: u64 = 20_000_000;
@@ -44,7 +44,7 @@ fn leaf_mac(leaf: usize, port: usize) -> Mac {
     Mac([2, 0, 2, 0, leaf as u8, port as u8])
 }
 
-/// Returns the configuration of a leaf.
+/// Returns the configuration of a leaf whose workers register, and report in messages.
 fn leaf_text(leaf: usize, policy: &str) -> String {
     let [clients, workers] = [0, 1].map(|port| leaf_mac(leaf, port));
     format!(
@@ -58,7 +58,8 @@ fn leaf_text(leaf: usize, policy: &str) -> String {
     )
 }
 
-/// Returns the configuration of the agent, whose workers register with both leaves.
+/// Returns the configuration of the agent, whose workers register with both leaves. The leaves' policy decides when
+/// the workers report.
 fn agent_text(policy: &str) -> String {
     let leaves: String =
         (0..LEAVES).map(|leaf| format!("[[leaf]]\nip = '10.1.0.{}'\n", leaf + 1)).collect();
@@ -70,13 +71,13 @@ fn agent_text(policy: &str) -> String {
     )
 }
 
-/// A leaf with its clients.
+/// A leaf and its clients. Each leaf has a clients' network of its own.
 struct Leaf {
     local: LocalLeaf,
     /// Far ends of the leaf's ports.
     clients: RingPort,
     workers: RingPort,
-    /// The clients' host, which answers ARP.
+    /// The clients' host: parses answers, and answers the leaf's ARP requests.
     host: Host,
     /// Packet of a task.
     template: Template,
@@ -154,8 +155,8 @@ struct World {
 }
 
 impl World {
-    /// Starts all parts. The workers claim their channels after the agent's first tick. The next tick grants the
-    /// claims. Only then may the workers start.
+    /// Starts the agent, its workers and the leaves. The workers claim their channels after the agent's first turn.
+    /// The second turn grants the claims. Only then may the workers start.
     fn new(policy: &str) -> Self {
         let config = AgentConfig::parse(Path::new("agent.toml"), &agent_text(policy)).unwrap();
         let (mut agent, agent_end, _) = LocalAgent::new(&config, 2048).unwrap();
@@ -168,7 +169,7 @@ impl World {
         Self { leaves, agent, agent_end, workers, now_ns: SECOND_TURN_NS }
     }
 
-    /// Ends due tasks and takes waiting ones.
+    /// Lets each worker answer its task if its service time is over, and take the next task if it has none.
     fn work(&mut self) {
         for (worker, current) in &mut self.workers {
             if let Some((task, _)) = current.take_if(|(_, until_ns)| *until_ns <= self.now_ns) {
@@ -183,8 +184,8 @@ impl World {
         }
     }
 
-    /// Gives the nodes turns and delivers their frames, until agent and leaves send each other no more. The time does
-    /// not advance.
+    /// Gives the nodes turns and delivers their frames by destination MAC address, as a switch does, until agent and
+    /// leaves send each other no more. The time does not advance.
     fn settle(&mut self) {
         loop {
             self.agent.turn(self.now_ns).unwrap();
@@ -232,24 +233,24 @@ impl World {
         self.advance(ns, |_, _| false);
     }
 
-    /// Returns a leaf that runs.
+    /// Returns a leaf. Panics if it has ended.
     fn leaf(&self, leaf: usize) -> &Leaf {
         self.leaves[leaf].as_ref().unwrap()
     }
 
-    /// Returns the number of load reports that a leaf received.
+    /// Returns the number of load reports that a leaf accepted.
     fn reports(&self, leaf: usize) -> u64 {
         self.leaf(leaf).counters().read(Counter::QueueReports)
     }
 
-    /// Checks that this leaf has no task in flight and lost none, and that the ledgers (accounts of received packets)
-    /// of leaf and agent balance.
+    /// Checks that this leaf has no task in flight and lost none. It dropped only ARP requests for another address. The
+    /// ledgers (accounts of received packets) of leaf and agent balance.
     fn assert_settled(&self, leaf: usize, name: &str) {
         let Leaf { answered, sent, local, .. } = self.leaf(leaf);
         let counters = self.leaf(leaf).counters();
         assert_eq!(answered, sent, "{name}: leaf {leaf}");
         assert!(counters.balances() && self.agent.agent().counters().balances(), "{name}");
-        // Each leaf also receives ARP requests for a second leaf's address, and counts them as dropped.
+        // Each leaf also receives broadcast ARP requests for a second leaf's address, and counts them as dropped.
         let arp_other = counters.dropped(DropReason::ArpOther);
         assert_eq!(counters.dropped_total(), arp_other, "{name}");
         let view = local.leaf().stages().dispatcher(0).unwrap().view();
@@ -259,8 +260,8 @@ impl World {
     }
 }
 
-/// Returns true if a leaf gets a task in a step: in every 13th, that is, every 65 us. The second leaf's tasks come 6
-/// steps after those of the first. Two tasks of 100 us in 65 us are 77% of the capacity of four workers.
+/// Returns true if a leaf's clients send a task in this step: in every 13th, that is, every 65 us. The second leaf's
+/// tasks come 6 steps after those of the first. Two tasks of 100 us in 65 us are 77% of the capacity of four workers.
 fn is_due(step: u64, leaf: usize) -> bool {
     step % 13 == 6 * leaf as u64
 }

@@ -22,7 +22,7 @@ use wedjat_testbed::sim::digest::Digest;
 use wedjat_testbed::sim::stats::Observer;
 use wedjat_testbed::sim::{self, Row, SimArgs, plan, print, reference};
 
-/// Converts flags of `wedjat-testbed sim` and their values to arguments.
+/// Converts flags of `wedjat-testbed sim`, without `--`, and their values to arguments, as a scenario file does.
 fn args(keys: &[(&str, &str)]) -> SimArgs {
     let mut table = toml::Table::new();
     for (key, value) in keys {
@@ -32,7 +32,8 @@ fn args(keys: &[(&str, &str)]) -> SimArgs {
 }
 
 /// Runs the simulator with these flags. Without `tasks` and `slots` among them, runs are short. Returns its JSON, one
-/// row per line: three rows per policy by default, one for each load.
+/// row per line, without durations: equal runs print equal text. By default each policy has three rows, one for each
+/// load.
 fn json(keys: &[(&str, &str)]) -> String {
     let mut all = vec![("format", "json"), ("timing", "no"), ("tasks", "20000"), ("slots", "300")];
     all.extend(keys);
@@ -180,7 +181,8 @@ fn every_leaf_policy_runs_in_three_models() {
     }
 }
 
-/// Returns the digests in the rows of this JSON, in order. Equal digests mean equal decisions.
+/// Returns the digests in the rows of this JSON, in order. With equal digests, each task had the same worker, start and
+/// response time.
 fn digests(rows: &str) -> Vec<&str> {
     let digests = rows.lines().filter_map(|row| row.split("\"digest\":\"").nth(1));
     digests.filter_map(|rest| rest.split('"').next()).collect()
@@ -284,8 +286,9 @@ fn classes_are_measured_on_request() {
     assert!(sim::rows(&args(&flags)).unwrap_err().contains("only in rack, ct, nodes"));
 }
 
-/// Runs the model `ct` with 32 equal servers at load 0.9 and eight dispatchers. `kind` is `cores` (of one leaf) or
-/// `leaves`, which know less of each other's tasks.
+/// Runs the model `ct` with 32 equal servers at load 0.9 and eight dispatchers. `kind` is `cores` or `leaves`. Cores of
+/// one leaf share their counts without delay. Leaves learn of each other's tasks from the servers' reports, which take
+/// `delay`.
 fn eight_dispatchers(kind: &str, policy: &str, delay: &str) -> Row {
     let keys = [
         ("model", "ct"),
@@ -648,8 +651,8 @@ fn several_cores_perform_like_one() {
             assert!(eight.p99 < ratio_max * one.p99, "{policy}: {eight:?} {one:?}");
         }
     }
-    // Cores that share counts in memory perform worse: members seem idle to a core while other cores send them
-    // tasks.
+    // Cores that share counts in memory (second row) perform worse than cores with messages: members seem idle to a
+    // core while other cores send them tasks.
     let rows = sim::rows(&args(&[
         ("load", "0.9"),
         ("cores", "8"),

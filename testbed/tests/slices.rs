@@ -55,8 +55,8 @@ impl Stops {
     /// Draws the first pause.
     fn new(pattern: Option<Pattern>, seed: u64) -> Self {
         let stream = Xoshiro256PlusPlus::seed_from_u64(seed);
-        // The first pause comes after 50 ms, when the generator has found the leaf. All runs of a seed then
-        // offer the same tasks at the same times.
+        // The first pause comes after 50 ms, when the generator has resolved the leaf's MAC address. All runs of a
+        // seed then offer the same tasks at the same times.
         let mut stops = Self { pattern, stream, from: 0, to: HZ / 20 };
         stops.next();
         stops
@@ -84,9 +84,9 @@ impl Stops {
     }
 }
 
-/// Result of a run.
+/// Result of a run. Reports under different rules come from one run.
 struct Run {
-    /// Offered tasks, with the rule for undisturbed slices.
+    /// Offered tasks, with the usual rule for undisturbed slices.
     load: Load,
     /// The generator's counts and its record of each task.
     tally: Tally,
@@ -109,7 +109,7 @@ fn text() -> String {
 }
 
 /// Runs a measurement of this length at the load `share`, a fraction of the workers' capacity. The first pattern
-/// pauses generator and workers, the second the leaf.
+/// pauses generator and workers, which share a loop as in `wedjat-testbed drive`, the second the leaf.
 fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> Run {
     let sizes = rig::Sizes { depth: 1 << 13, frames: 1 << 15, bytes: 160 };
     let rig::CoreRig { mut leaf, far, frames, .. } = rig::leaf(&text(), sizes);
@@ -159,7 +159,8 @@ impl Run {
 }
 
 impl Run {
-    /// Returns the report of this run over the slices that are undisturbed in another run.
+    /// Returns the report of this run over the slices that are undisturbed in another run, by that run's own rule. Both
+    /// runs have the same tasks in these slices.
     fn as_cut(&self, other: &Self) -> Report {
         let slices = other.tally.slices(&other.load.rule, std::slice::from_ref(&other.leaf));
         let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
@@ -181,9 +182,11 @@ fn intervals(report: &Report) -> [f64; 3] {
 
 /// Measured time of each run.
 const SECONDS: f64 = 6.0;
-/// Pauses that are short, long, or tiny and frequent.
+/// Pauses shorter than a slice (1 ms).
 const SHORT: Pattern = Pattern { per_s: 60.0, mean_s: 0.1e-3 };
+/// Rare pauses of several slices.
 const LONG: Pattern = Pattern { per_s: 3.0, mean_s: 4e-3 };
+/// Frequent pauses. Many are too short for the rule, which ignores those up to 25 us.
 const TINY: Pattern = Pattern { per_s: 700.0, mean_s: 0.04e-3 };
 /// Pauses of generator and workers, and of the leaf. The cases are many short ones, few long ones, and long
 /// ones of the leaf with short ones of the generator's loop. In the last case, tiny pauses of both disturb
@@ -195,10 +198,11 @@ const PATTERNS: [[Option<Pattern>; 2]; 4] = [
     [Some(TINY), Some(TINY)],
 ];
 
-/// Compares the undisturbed slices of disturbed runs with the undisturbed run. Returns one value per figure, true
-/// under two conditions. The figures agree within the confidence intervals of both runs. The figure is at least
-/// as high as over the same slices of the undisturbed run, within its interval. `change` derives the rule from
-/// the usual one. Prints the results. Runs the seeds in parallel.
+/// Compares the undisturbed slices of disturbed runs with the undisturbed run. Returns one value per seed, pattern and
+/// figure, in this order. It is true under two conditions. The figures agree within the confidence intervals of both
+/// runs. The figure is at least as high as over the same slices of the undisturbed run, within its interval, so a
+/// disturbed run never looks better. `change` derives the rule from the usual one; the second condition uses the slices
+/// of the usual one. Prints the results. Runs the seeds in parallel.
 fn agreements(share: f64, change: fn(Rule) -> Rule) -> Vec<bool> {
     std::thread::scope(|scope| {
         let start = |seed| scope.spawn(move || agreements_of(share, seed, change));
@@ -263,7 +267,7 @@ fn undisturbed_slices_are_representative_near_saturation() {
 fn slices_without_recovery_are_not_representative() {
     let agreements = agreements(0.8, naive);
     // Long pauses leave queues that outlive them. Queues of short pauses drain within a slice. Two seeds give six
-    // figures for each pattern. The values are ordered by seed, then pattern, then figure.
+    // figures for each pattern.
     let [short, long, mixed] = [0, 1, 2].map(|pattern| {
         let figures_of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
         agreements.chunks(3 * PATTERNS.len()).flat_map(figures_of).filter(|agrees| *agrees).count()

@@ -47,7 +47,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Creates an agent for workers with ids from 7.
+    /// Creates an agent for this number of workers of pool 1, with ids from 7.
     fn new(workers: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
@@ -65,6 +65,7 @@ impl Agent {
     }
 
     /// Waits until workers have claimed all channels, and grants each claim. A claim is a number that a worker writes.
+    /// Only granted workers get tasks.
     fn welcome(&mut self) {
         let channels = &mut self.channels;
         wait("the workers claim channels", || {
@@ -125,7 +126,7 @@ impl Process {
 
     /// Waits for the end of the process and returns its output.
     fn end(mut self) -> Output {
-        // Leaves another process for `drop`, because the wait takes the child.
+        // The wait consumes the child, which a type with `Drop` cannot give away. So `drop` gets another process.
         let child = std::mem::replace(&mut self.0, Command::new("true").spawn().unwrap());
         child.wait_with_output().unwrap()
     }
@@ -147,7 +148,7 @@ fn account(output: &Output) -> serde_json::Value {
 fn missing_agent_is_reported_before_the_app_starts() {
     let nowhere = tempfile::tempdir().unwrap();
     let name = nowhere.path().join("agent");
-    // Returns the error of a worker at the agent `name`. Its app would be refused too.
+    // Returns the error of a worker at the agent `name`. Its app has an impossible folder, which would be an error too.
     let error_at = |name: &str| {
         let app = ["--app", "rocksdb", "--db", "/proc/no/objects"];
         let refused = output(&mut worker(&[&app[..], &["--attach", name]].concat()));

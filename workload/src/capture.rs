@@ -27,9 +27,9 @@ pub enum Format {
 /// Frame of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Captured bytes.
+    /// Captured bytes, which a snapshot length may have truncated.
     pub bytes: &'a [u8],
-    /// Length of the whole frame, in bytes.
+    /// Length of the frame on the link, in bytes.
     pub len: usize,
     /// Time of capture, in nanoseconds since 1970.
     pub at_ns: u64,
@@ -38,7 +38,8 @@ pub struct Frame<'a> {
 /// Reason why a capture cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameError {
-    /// Number of the packet, from 1; 0 for the file's header.
+    /// Number of the packet, from 1; 0 for the file's header. A faulty pcapng block that is no packet has the number of
+    /// an adjacent packet.
     pub packet: u64,
     /// Reason.
     pub reason: String,
@@ -163,7 +164,7 @@ fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
     u64::try_from(ns + u128::from(offset_s) * 1_000_000_000).ok()
 }
 
-/// Refuses a link type other than Ethernet. `packets` is the number of packets read so far.
+/// Refuses a link type other than Ethernet. `packets` is the number of packets read so far, which locates the error.
 fn check_link(link: DataLink, packets: u64) -> Result<(), FrameError> {
     if link == DataLink::ETHERNET {
         return Ok(());

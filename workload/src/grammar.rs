@@ -1,4 +1,4 @@
-//! Scanner for the small languages of the command line: service times, arrivals, rates.
+//! Scanner for the small languages of the command line: service times, arrivals, rates, and single times.
 //!
 //! Its errors show the text, a caret below the position of the error, and the allowed input.
 
@@ -128,7 +128,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Consumes a list of `N` times in parentheses.
+    /// Consumes `N` times, separated by commas, in parentheses: the parameters of a distribution. Returns nanoseconds.
     pub fn times_ns<const N: usize>(&mut self) -> Result<[f64; N], GrammarError> {
         let mut times = [0.0; N];
         self.expect('(')?;

@@ -31,7 +31,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Records an answered task.
+    /// Records the latency of an answered task.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.finite.saturating_record(ns);
@@ -72,7 +72,7 @@ impl Latency {
         self.finite.value_at_quantile((rank as f64 - 0.5) / answered as f64) as f64
     }
 
-    /// Returns the mean of the answered tasks; NaN if there are none.
+    /// Returns the mean latency of the answered tasks in nanoseconds; NaN if there are none.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         if self.finite.is_empty() { f64::NAN } else { self.finite.mean() }
@@ -141,7 +141,7 @@ pub struct LatencySummary {
 }
 
 impl LatencySummary {
-    /// Returns the figure with this key; NaN for an unknown key.
+    /// Returns the figure with this key; NaN for an unknown key. Reports print the figures of a list of keys.
     #[must_use]
     pub fn named(&self, key: &str) -> Micros {
         match key {

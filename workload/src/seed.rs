@@ -1,8 +1,9 @@
 //! Seeds: one number from the user, and an independent random stream for every purpose and core.
 //!
 //! If the streams of arrivals and service times had equal seeds, a task's service time would follow from the
-//! gap before it, and measured tails would be wrong. Therefore all streams are derived from the user's seed,
-//! logged, and tested for independence before a run.
+//! gap before it, and measured tails would be wrong. Therefore each stream has a seed of its own, derived from the
+//! user's. The generator also logs the seeds of its arrivals and service times, and tests these streams for
+//! independence before a run.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -28,7 +29,7 @@ const DEVIATIONS_MAX: f64 = 5.0;
 pub struct StreamSeed {
     /// Purpose of the stream.
     pub purpose: String,
-    /// Core that draws from it.
+    /// Core that draws from it, or another index, such as a node's. Separates streams of one purpose.
     pub core: u32,
     /// Seed; a hex string in JSON, whose readers would round a large number.
     #[serde(serialize_with = "hex")]
@@ -45,7 +46,7 @@ impl StreamSeed {
     #[must_use]
     pub fn derive(seed: u64, purpose: &str, core: u32) -> Self {
         // Mixes in one byte of the purpose at a time, then the core. The shift moves the core away from the bits of a
-        // byte. So a core never acts as one more byte of the purpose.
+        // byte. So no core acts as one more byte of the purpose. Core 0 equals a zero byte, but no purpose has one.
         let named = purpose.bytes().fold(mixed(seed), |state, byte| mixed(state ^ u64::from(byte)));
         let seed = mixed(named ^ (u64::from(core) << 32));
         Self { purpose: purpose.to_owned(), core, seed }
@@ -92,7 +93,7 @@ pub enum DependentStreams {
     Correlated {
         /// The core.
         core: u32,
-        /// Tasks between gap and service time.
+        /// Distance in tasks from gap to service time. Negative: the service time comes first.
         lag: i32,
         /// Rank correlation, with its sign.
         correlation: f64,
@@ -110,7 +111,8 @@ pub struct Independence {
     pub limit: f64,
 }
 
-/// Checks that the streams of a run are independent, on the numbers that the run would start with.
+/// Checks that the streams of a run are independent, on the numbers that the run would start with. No stream may share
+/// outputs with another, and on no core may gaps and service times correlate.
 ///
 /// # Errors
 /// The streams that depend on each other.
@@ -157,7 +159,7 @@ fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     }
 }
 
-/// Returns the gaps of the first arrivals.
+/// Returns the gaps before the first [`PAIRS`] tasks, in ticks of the schedule.
 fn gaps(stream: &mut Stream, mut schedule: Schedule) -> Vec<f64> {
     let mut previous = 0;
     (0..PAIRS)
@@ -170,7 +172,7 @@ fn gaps(stream: &mut Stream, mut schedule: Schedule) -> Vec<f64> {
         .collect()
 }
 
-/// Returns the ranks; equal values share their mean rank. The test uses ranks, because heavy tails would
+/// Returns the rank of each value; equal values share their mean rank. The test uses ranks, because heavy tails would
 /// dominate a correlation of values.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<_> = (0..values.len()).collect();
@@ -185,7 +187,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Returns the Pearson correlation of `a[i]` with `b[i + lag]`; 0 if one of them is constant.
+/// Returns the Pearson correlation of `a[i]` with `b[i + lag]`; 0 if one of them is constant. Of ranks, this is
+/// Spearman's rank correlation.
 fn correlation(a: &[f64], b: &[f64], lag: i32) -> f64 {
     let shift = lag.unsigned_abs() as usize;
     let (a, b) = if lag >= 0 { (a, &b[shift..]) } else { (&a[shift..], b) };

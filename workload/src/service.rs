@@ -11,8 +11,9 @@
 //! rocksdb-90-10  rocksdb-50-50  rocksdb-995-5  tpcc  echo       named mixes, see [`crate::mix`]
 //! ```
 //!
-//! Each component of a mix has a task class, 1 for the first. Without a mix all tasks have class 1. The
-//! simulator draws from the same type, so a sample costs only a few nanoseconds: no box, no virtual call.
+//! Each component of a mix has a task class, 1 for the first. A single distribution has class 1. Measured times have
+//! the classes of their tasks. The simulator draws from the same type, so a sample must take only a few nanoseconds:
+//! distributions are an enum, without virtual calls.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +33,7 @@ const FORMS: &str = "fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA)
                      pareto(MEAN,ALPHA), uniform(LOW,HIGH), mix(W*..., W*...), \
                      rocksdb-90-10, rocksdb-50-50, rocksdb-995-5, tpcc, echo";
 
-/// One distribution, with precomputed values for its samples.
+/// One distribution. Keeps the parameters of the command line, which it prints, and values precomputed for sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Fixed { ns: f64 },
@@ -150,8 +151,9 @@ struct Component {
 /// Measured service times, each equally likely.
 #[derive(Clone, Debug, PartialEq)]
 struct Samples {
-    /// Service times in nanoseconds with their classes; at least one.
+    /// Service times in nanoseconds with their classes; at least one. Clones share them.
     values: Arc<[(f64, u16)]>,
+    /// Mean of the values, in nanoseconds.
     mean_ns: f64,
 }
 
@@ -168,7 +170,7 @@ impl Samples {
 /// A distribution of service times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
-    /// Components of a mix; empty for measured times.
+    /// Components of a mix; one for a single distribution, none for measured times.
     components: Box<[Component]>,
     /// The named mix, if it is one.
     mix: Option<&'static Mix>,
@@ -189,7 +191,7 @@ impl Service {
         Self::from_shapes(vec![(1.0, Shape::Exp { mean_ns })])
     }
 
-    /// Creates a mix of these shapes, by weight. The weights sum to 1.
+    /// Creates a mix of these shapes, by weight. The weights sum to 1; a single shape has weight 1.
     fn from_shapes(shapes: Vec<(f64, Shape)>) -> Self {
         let mut cumulative = 0.0;
         let mut components: Vec<_> = shapes
@@ -278,7 +280,8 @@ impl Service {
         }
     }
 
-    /// Returns the number of task classes; 0 for measured times.
+    /// Returns the number of components, each of which is a task class; 0 for measured times, which have classes of
+    /// their own.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.components.len()

@@ -36,7 +36,8 @@ fn library() -> PathBuf {
     files.filter(is_library).max_by_key(build_time).unwrap()
 }
 
-/// Compiles `source`, a path in this package, to a program in `folder`. The ending `.cc` is that of C++.
+/// Compiles `source`, a path relative to this package, to a program in `folder`, and links the shared library there.
+/// Returns the program's path. The ending `.cc` is that of C++.
 pub fn compile(source: &str, folder: &Path) -> PathBuf {
     compile_with(source, folder, &[])
 }
@@ -44,7 +45,7 @@ pub fn compile(source: &str, folder: &Path) -> PathBuf {
 /// Compiles like [`compile`], with further arguments for the compiler.
 pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Links the shared library once per folder.
+    // Links the shared library once per folder. The script expects the static library under its name without a hash.
     if !folder.join("libwedjat.so").exists() {
         let link = package.join("../scripts/link-library.sh");
         symlink(library(), folder.join("libwedjat_capi.a")).unwrap();

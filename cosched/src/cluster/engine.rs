@@ -21,7 +21,7 @@ use super::{Arm, ClusterError, Contention, Experiment, Workflow};
 /// Seconds between decisions about a guest's share.
 const INTERVAL: f64 = 60.0;
 
-/// Learner for hosts of one workflow.
+/// Learner for all hosts of one workflow, with the numbers that the results of a run need.
 pub(super) struct WorkflowLearner {
     chooser: LoggingChooser<Box<dyn Write>>,
     /// Number of decisions so far.
@@ -36,7 +36,7 @@ impl WorkflowLearner {
         Ok(Self { chooser: LoggingChooser::new(chooser, log)?, decisions: 0, last: None })
     }
 
-    /// Decides a guest's share. Returns the decision's number and the share.
+    /// Draws a guest's share, which no guard limits. Returns the decision's number and the share.
     fn decide(&mut self, now: f64, state: &State) -> Result<(u64, Share), ClusterError> {
         self.decisions += 1;
         Ok(self.chooser.decide_concurrent(nanoseconds(now), state, Share::MOST)?)
@@ -61,7 +61,7 @@ impl WorkflowLearner {
 }
 
 /// Returns the outcome of a decision that gave no share: the host is not slower than expected. `batch` is the progress
-/// of the refused guest.
+/// of the refused guest. It causes a loss only in mode balanced.
 fn harmless_outcome(batch: Option<Progress>) -> Outcome {
     Outcome { expected: INTERVAL, observed: INTERVAL, batch }
 }
@@ -71,7 +71,7 @@ fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }
 
-/// A job that has started.
+/// A job that has started: a host, a guest, or a suspended guest.
 #[derive(Clone, Debug)]
 struct ActiveJob {
     /// Index of the job.
@@ -95,7 +95,8 @@ struct ActiveJob {
 }
 
 impl ActiveJob {
-    /// Returns the job's progress at this rate, as a learner sees it.
+    /// Returns the job's progress, from which learners compute its happiness. A task is a second of work, and `rate` is
+    /// the job's speed.
     fn progress(&self, job: &Job, now: f64, rate: f64) -> Progress {
         let elapsed = now - self.started;
         Progress { wall: job.wall, elapsed, rate, remaining: (job.alone - self.done).max(0.0) }
@@ -138,14 +139,15 @@ struct Allocation {
 pub(super) struct Engine {
     arm: Arm,
     contention: Contention,
-    /// Time after a refusal for which a host gets no new request.
+    /// Seconds for which a host gets no request after its learner refused a waiting job. After the suspension of
+    /// a guest, the time is `INTERVAL` instead.
     refusal: f64,
     /// Number of cores of the cluster.
     cores: u32,
     /// Number of cores without a host.
     free: u32,
     jobs: Vec<Job>,
-    /// Waiting jobs: first guests that got no share, then jobs that have not started.
+    /// Waiting jobs: first suspended guests, then jobs that have not started.
     queue: VecDeque<QueuedJob>,
     allocations: Vec<Allocation>,
     /// Learners in the order of [`Workflow::ALL`]; none in schemes without them.
@@ -207,7 +209,8 @@ impl Engine {
     }
 
     /// Starts waiting jobs in order, each on free cores as a host, or otherwise as the guest of a running host. Jobs
-    /// behind the first one that finds no free cores are backfilled: they get only free cores that do not delay it.
+    /// behind the first one that starts nowhere are backfilled: they get only free cores that do not delay it. Guests
+    /// may delay it, because they slow down their hosts and may outlive them.
     fn place(&mut self) -> Result<(), ClusterError> {
         // Time at which the first job without cores can start, and the number of cores that it leaves free then.
         let mut reserved: Option<(f64, u32)> = None;
@@ -280,14 +283,15 @@ impl Engine {
     /// Returns the time at which `cores` cores are free if all jobs use their requested wall time, and the
     /// number of cores left over then.
     fn reservation(&self, cores: u32) -> (f64, u32) {
-        // End of a job by its requested wall time. A job beyond its requested time counts as one that ends now.
+        // End of a job by its requested wall time, which includes suspension. A job beyond it counts as one that ends
+        // now.
         let end_of =
             |running: &ActiveJob| (running.started + self.jobs[running.job].wall).max(self.now);
         let mut ends: Vec<_> = self
             .allocations
             .iter()
             .map(|allocation| {
-                // The cores are free once both the host and its guest have ended.
+                // All cores are free only after both have ended: a guest that outlives its host keeps some.
                 (
                     allocation.guest.iter().map(end_of).fold(end_of(&allocation.host), f64::max),
                     allocation.cores,
@@ -307,8 +311,8 @@ impl Engine {
     }
 
     /// Returns the index of the first allocation that accepts this job as a guest, with its decision and share.
-    /// `position` is the job's position in the queue. Returns `None` if no host accepts it. In schemes without
-    /// learners, the decision is 0 and unused.
+    /// `position` is the job's position in the queue. Returns `None` if no host accepts it. A host that refuses gets no
+    /// further request for `refusal` seconds. In schemes without learners, the decision is 0 and unused.
     fn host_for(
         &mut self,
         job: usize,
@@ -506,8 +510,8 @@ impl Engine {
         )
     }
 
-    /// Makes new decisions about guests' shares where they are due. A guest that gets no share waits at the front of
-    /// the queue.
+    /// Reports the outcomes of the decisions about guests' shares that are due for renewal, and decides again. Suspends
+    /// a guest that gets no share: it waits at the front of the queue.
     fn choose_again(&mut self) -> Result<(), ClusterError> {
         if self.learners.is_empty() {
             return Ok(());

@@ -26,9 +26,10 @@ use crate::settings::SettingsError;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contention {
     /// Relative slow-down of a parallel stage next to a job that keeps all cores busy, by shared caches and
-    /// bandwidth.
+    /// bandwidth. It is proportional to the busy cores.
     pub caches: f64,
-    /// Relative slow-down per unit of memory demand beyond the total memory.
+    /// Relative slow-down of host and guest if their memory demand is twice the memory of the shared cores. It is
+    /// proportional to the excess.
     pub paging: f64,
     /// Exponent of a parallel stage's speed: the speed is this power of the fraction of usable cores that it
     /// has. 1 is proportional; larger values model threads that wait for each other.
@@ -57,7 +58,8 @@ pub struct Experiment {
     pub experts: Vec<Expert>,
     /// Slow-down by sharing.
     pub contention: Contention,
-    /// Seconds after a refusal (a decision to give a guest no share) for which a host gets no new request of a guest.
+    /// Seconds for which a host gets no request after its learner refused a waiting job. They do not apply to a guest
+    /// that loses its share: its host gets the next request after 60 s.
     pub refusal: f64,
     /// Seed of the job order, the users' estimates and all draws.
     pub seed: u64,
@@ -97,7 +99,7 @@ impl Experiment {
     }
 }
 
-/// Reason why a run is impossible.
+/// Reason why a run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The cluster is smaller than the largest job.
@@ -118,13 +120,13 @@ pub enum ClusterError {
         /// Smallest allowed value.
         least: f64,
     },
-    /// The chooser's settings are invalid.
+    /// The chooser's settings are invalid, or there are no experts.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A decision failed, or could not be logged.
+    /// A decision or learning from its outcome failed, or could not be logged.
     #[error(transparent)]
     Logged(#[from] crate::journal::LoggingError),
-    /// The log could not be opened or closed.
+    /// The first line of the log could not be written, or the log not flushed.
     #[error("the log of decisions: {0}")]
     Log(#[from] std::io::Error),
 }

@@ -11,10 +11,10 @@ use crate::chooser::Round;
 use super::jobs::Job;
 use super::{Arm, Workflow};
 
-/// CPU and memory use of a job over time.
+/// CPU and memory use of a job over time, for the means of table 2.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// Run time in seconds.
+    /// Run time in seconds, without the time for which a guest is suspended.
     seconds: f64,
     /// Integral over time of the job's own busy cores, in core seconds.
     busy: f64,
@@ -73,10 +73,10 @@ impl MeanDeviation {
 pub struct PerWorkflow {
     /// The workflow.
     pub workflow: Workflow,
-    /// Hours from start to end of a job, over the jobs.
+    /// Hours from start to end of a job, over the jobs. They include the time for which a guest is suspended.
     pub runtime_h: MeanDeviation,
-    /// Used fraction of the cores of its jobs' allocations, by hosts and guests together. A mean over the jobs'
-    /// run times, so that longer jobs have more weight.
+    /// Used fraction of the cores of its jobs' allocations, by hosts and guests together. A mean weighted by the jobs'
+    /// run times, without suspension.
     pub cpu: f64,
     /// Used fraction of the memory of these allocations, with the same weights.
     pub memory: f64,
@@ -123,7 +123,7 @@ pub struct RunResults {
 /// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 
-/// Returns the fraction `part` of `whole`; 0 if both are 0.
+/// Returns `part` divided by `whole`; 0 if `whole` is 0, as without completed jobs.
 fn fraction(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -2,9 +2,8 @@
 //! and by response time. No setting reproduces both orders: costly sharing gives that of response times, free
 //! sharing that of waiting times.
 //!
-//! An arm is a scheme by which jobs share cores. Under Slurm they share none. Under Static and ASA_X a job, the guest,
-//! may start on cores of a running job, its host. Under ASA_X the host's learner may refuse the guest, which then
-//! waits.
+//! An arm is a scheme by which jobs share cores. Under Slurm they share none. Under all others a job, the guest, may
+//! start on cores of a running job, its host. Under ASA_X the host's learner may refuse the guest, which then waits.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -16,14 +15,15 @@ use crate::{Overrides, Setup, replay};
 /// Cores of the clusters in the paper.
 const SIZES: [u32; 3] = [64, 128, 256];
 
-/// Returns a run with the default slow-down, in which sharing is costly.
+/// Returns the parameters of a run with the default slow-down, in which sharing is costly. The experts are the trees,
+/// as in the paper.
 fn experiment(cores: u32, arm: Arm, seed: u64) -> Experiment {
     let contention = Contention::default();
     Experiment { cores, arm, experts: Setup::built_in().trees(), contention, refusal: 60.0, seed }
 }
 
 /// Runs an arm with ten seeds and returns the means. `refusal` is the time in seconds for which a host gets no request
-/// after it refused one.
+/// after its learner refused a waiting job.
 fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> ClusterReport {
     let run = |seed| {
         let experiment = Experiment { contention, refusal, ..experiment(cores, arm, seed) };
@@ -98,7 +98,7 @@ fn costly_sharing_orders_arms_as_the_paper() {
 fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
         // In the paper jobs wait longer under ASA_X than under Static. That needs lasting refusals: a host that refused
-        // a guest gets no further request, because a million seconds exceed the run.
+        // a waiting job gets no further request, because a million seconds exceed the run.
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =
@@ -113,7 +113,7 @@ fn free_sharing_orders_waiting_but_not_response() {
     }
 }
 
-/// A log that can be read after the run.
+/// A log in memory. Its clones share the bytes, so that the test can read them after the run.
 #[derive(Clone, Default)]
 struct SharedLog(Rc<RefCell<Vec<u8>>>);
 

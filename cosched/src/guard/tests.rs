@@ -38,7 +38,7 @@ struct Window {
 }
 
 impl Core {
-    /// Creates an idle core; `seed` determines the arrivals.
+    /// Creates an idle core; `seed` determines the arrivals after the first, which is at time 0.
     fn new(seed: u64) -> Self {
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
         Self { random, now_ns: 0.0, next_ns: 0.0, tasks: VecDeque::new() }
@@ -93,12 +93,12 @@ fn windows(seed: u64, loads: &[f64], settings: &GuardSettings, with_batch: bool)
     windows
 }
 
-/// Returns settings with an objective of 2 ms.
+/// Returns settings with an objective of 2 ms. More than 20 waiting tasks also count as a missed objective.
 fn settings() -> GuardSettings {
     GuardSettings { objective_us: 2000.0, backlog: 20.0, ..GuardSettings::default() }
 }
 
-/// Returns the number of windows with a latency above the objective.
+/// Returns the number of windows with a p99.9 latency above the objective of `settings`.
 fn violations(windows: &[Window]) -> usize {
     let is_violation = |window: &&Window| window.observation.tail.is_some_and(|tail| tail > 2000.0);
     windows.iter().filter(is_violation).count()

@@ -33,7 +33,7 @@ impl CgroupFolders {
             .filter(move |folder| is_ours(folder.1))
     }
 
-    /// Returns the paths of these folders.
+    /// Returns the paths of these folders, for output and checks.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.folders().map(|(_, path)| path)
     }

@@ -25,7 +25,7 @@ pub struct Limits {
     pub processes: u32,
 }
 
-/// A folder of the cgroup.
+/// A folder of the cgroup that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Folder {
     /// Version of its hierarchy.
@@ -33,7 +33,7 @@ struct Folder {
     path: PathBuf,
 }
 
-/// The cgroup of a batch job, in all hierarchies.
+/// The cgroup of a batch job: a folder in each hierarchy that has a needed controller.
 #[derive(Clone, Debug)]
 pub struct Group {
     folder_functions: FolderFunctions,
@@ -42,8 +42,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the paths that [`Group::make`] would create below `parent`, a folder in each hierarchy. The caller saves
-    /// them first, so that another process can remove them after a crash.
+    /// Returns the paths that [`Group::make`] would create below `parent`, a path relative to each mount point. The
+    /// caller saves them first, so that another process can remove them after a crash.
     #[must_use]
     pub fn planned(hierarchies: &Hierarchies, parent: &Path, name: &str) -> CgroupFolders {
         let below = parent.strip_prefix("/").unwrap_or(parent);
@@ -56,7 +56,7 @@ impl Group {
     /// Creates the planned folders and sets the limits.
     ///
     /// # Errors
-    /// If the system refuses. Folders created so far are removed.
+    /// If the system refuses. The folders created so far are removed, and controllers enabled in the parent stay so.
     pub fn make(
         hierarchies: &Hierarchies,
         planned: &CgroupFolders,
@@ -79,7 +79,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Opens the folders that another process recorded, to end what it left behind. Skips those that no longer exist.
+    /// Returns the cgroup that a killed process recorded, so that the caller can remove its leftovers. Skips folders
+    /// that no longer exist.
     #[must_use]
     pub fn reopen(made: &CgroupFolders, folder_functions: FolderFunctions) -> Self {
         let folders = made.folders().filter(|(_, path)| path.is_dir());
@@ -87,7 +88,7 @@ impl Group {
         Self { folder_functions, folders: folders.collect() }
     }
 
-    /// Enables the controllers in the parent folder, as version 2 requires.
+    /// Enables the controllers of version 2 in the parent folder. Otherwise a new folder lacks their control files.
     fn enable_controllers(
         &self,
         parent: &Path,
@@ -132,7 +133,8 @@ impl Group {
         self.folders.iter().map(|folder| folder.path.join(name)).find(|path| path.exists())
     }
 
-    /// Returns the `cgroup.procs` file of each folder. A process joins by a write of its id to each.
+    /// Returns the `cgroup.procs` file of each folder. A process joins by a write of its id to each, or of 0. A read
+    /// gives the ids of the processes inside.
     #[must_use]
     pub fn entrances(&self) -> Vec<PathBuf> {
         self.folders.iter().map(|folder| folder.path.join("cgroup.procs")).collect()
@@ -291,7 +293,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), GroupError> {
     result.map_err(|error| GroupError::at(path, error))
 }
 
-/// Reason why the cgroup of a batch job cannot be created or set.
+/// Reason why the cgroup of a batch job cannot be created, changed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
     /// The system refused.

@@ -52,7 +52,8 @@ impl FromStr for Class {
     }
 }
 
-/// Sets the scheduling class of a thread; 0 is the calling thread.
+/// Sets the scheduling class of a thread; 0 is the calling thread. A supervisor also restores the class of threads of a
+/// batch that changed it.
 ///
 /// # Errors
 /// If the system refuses.
@@ -68,9 +69,10 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
 /// Capability to use real-time classes and to change the class of others (capabilities(7)).
 const CAP_SYS_NICE: libc::c_ulong = 23;
 
-/// Prepares the command to start in this cgroup, on these cores and in this class, in a new process group.
-/// The process loses the right to real-time classes, in which it could delay the workers. The kernel kills it when the
-/// calling thread exits.
+/// Prepares the command to start in this cgroup, on these cores and in this class, in a new process group. A Ctrl-C at
+/// the terminal thus reaches only the caller. The process loses the right to real-time classes, in which it could
+/// delay the workers, if the caller may remove it. The kernel kills the process, but not its children, when the thread
+/// that spawns it exits.
 ///
 /// # Errors
 /// If the cgroup's files cannot be opened.
@@ -98,8 +100,8 @@ pub fn in_group<'a>(
         }
         rustix::thread::sched_setaffinity(None, &cpus)?;
         let no_real_time = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the first call reads memory that outlives it, the second only numbers. Both results are ignored:
-        // a process without the right to the second call (CAP_SETPCAP) usually lacks this capability, too.
+        // SAFETY: the first call reads memory that outlives it, the second only numbers. The code ignores both
+        // results: a process without the right to the second call (CAP_SETPCAP) usually lacks CAP_SYS_NICE, too.
         unsafe {
             libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const no_real_time);
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);

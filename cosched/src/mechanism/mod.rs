@@ -2,8 +2,8 @@
 //! of the cores. A batch is a job that runs in the background, on the cores of workers that serve short tasks.
 //!
 //! Finds the controllers of cgroup version 1 or 2, and reports those that the machine lacks. Changes only
-//! cgroups that it created, and in version 2 enables controllers in their parent. Their names are saved before
-//! they are created ([`CgroupFolders`]), so that the next process can remove what a killed one left behind.
+//! cgroups that it created, and in version 2 enables controllers in their parent. The caller saves the names of the
+//! cgroups before it creates them ([`CgroupFolders`]), so that a later process can remove those of a killed one.
 
 mod actuator;
 mod folders;

@@ -66,7 +66,8 @@ impl Tree {
         tree
     }
 
-    /// Creates a machine with one hierarchy of version 1 per controller, except for CPU accounting.
+    /// Creates a machine with one hierarchy of version 1 per controller. It lacks CPU accounting, so that a test sees
+    /// a missing controller.
     fn v1() -> Self {
         let mounts = ["cpu", "cpuset", "pids", "freezer"]
             .map(|name| format!("cgroup /sys/fs/cgroup/{name} cgroup rw,relatime,{name} 0 0\n"));
@@ -288,8 +289,8 @@ fn process_identity_ends_with_the_process() {
     assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
 }
 
-/// Returns a group in this machine's cgroups, with its folders and limits. `None` on a machine without hierarchies, and
-/// with a note for a user without the right to create a group.
+/// Creates a group in this machine's cgroups. Returns it with its folders and limits. Returns `None` on a machine
+/// without hierarchies, or if the system refuses, for example to a user without the right; the test is then skipped.
 fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     let hierarchies = Hierarchies::of_this_machine();
     let planned = Group::planned(

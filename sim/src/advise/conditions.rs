@@ -68,7 +68,7 @@ pub struct ConditionArgs {
 
 impl ConditionArgs {
     /// Returns true if only a running node can give the conditions: there is no log or capture, and some necessary
-    /// option is missing.
+    /// option is missing. `wedjat advise` then captures the node's packets.
     #[must_use]
     pub fn needs_node(&self) -> bool {
         let is_given = self.workers.is_some() && self.load.is_some() && self.service.is_some();
@@ -165,7 +165,7 @@ impl Conditions {
         Self::of_tasks(args, tasks).map_err(|error| error.text(path))
     }
 
-    /// Takes the conditions from simulated tasks, as from a capture.
+    /// Takes the conditions from simulated tasks, as from a capture, for the emulation of a node's automatic choice.
     ///
     /// # Errors
     /// The option or the quantity, the reason and the fix.
@@ -215,7 +215,8 @@ impl Conditions {
                     .to_owned(),
             )
         })?;
-        // The measured load depends on the speeds, which `model` parses. A placeholder serves until then.
+        // The measured load depends on the number of workers and their average speed, which `model` parses. A
+        // placeholder serves until then.
         let load = args.load.as_deref().unwrap_or("0.5");
         let mut model = model(args, Some(&workers), Some(load), Some(&service))
             .map_err(ConditionError::Option)?;
@@ -235,7 +236,7 @@ impl Conditions {
         Ok(Self { model, measured: Some(measured), node: None, is_hypothetical, assumed })
     }
 
-    /// Returns the mean service time in microseconds, the unit of the model's times.
+    /// Returns the mean service time in microseconds. The simulator's results are multiples of it.
     #[must_use]
     pub fn service_us(&self) -> f64 {
         self.model.service.mean_ns() / 1e3
@@ -263,7 +264,8 @@ impl Conditions {
         measured.filter(|_| self.model.service.classes() == 0).map_or(&[], |times| &times.classes)
     }
 
-    /// Returns the numbers of the tasks' classes. The parts of a distribution from options are numbered from 1.
+    /// Returns the numbers of the tasks' classes, to refuse an objective for a class without tasks. The parts of a
+    /// distribution from options are numbered from 1.
     #[must_use]
     pub fn classes(&self) -> Vec<usize> {
         match self.model.service.classes() {
@@ -283,9 +285,9 @@ pub fn speeds_text(model: &ct::Config) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// Reason why a log gives no conditions.
+/// Reason why a log or capture gives no conditions.
 enum ConditionError {
-    /// A quantity of the log is missing or impossible.
+    /// A quantity of the log or capture is missing or impossible.
     Log(String),
     /// An option is invalid.
     Option(String),
@@ -301,8 +303,8 @@ impl ConditionError {
     }
 }
 
-/// Returns the measured service times, converted to a worker of average speed, as the simulator needs them. Logs of
-/// models with relative speeds and captures already have these. Other logs have service times at speed 1.
+/// Returns the measured service times, converted to a worker of average speed, as the simulator needs them. Captures
+/// and logs of models with relative speeds already have times at the average speed. Other logs have times at speed 1.
 fn service_at_average_speed(measured: &Measurement, model: &ct::Config) -> Service {
     let has_relative_speeds = matches!(measured.subject.model.as_str(), "ct" | "slots" | "capture");
     let speed = if has_relative_speeds { 1.0 } else { model.speed_unit };
@@ -357,7 +359,7 @@ fn workers(args: &ConditionArgs, measured: &Measurement) -> Result<usize, Condit
     Ok(workers)
 }
 
-/// Parses `--workers`.
+/// Parses `--workers`, up to the largest number of servers of the simulator.
 ///
 /// # Errors
 /// The allowed numbers.
@@ -365,7 +367,8 @@ pub fn worker_count(text: &str) -> Result<usize, String> {
     plan::integer("workers", text, 1..=32_767)
 }
 
-/// Returns a constant service time of the measured mean, in the syntax of options.
+/// Returns a constant service time of the measured mean, in the syntax of options. It is a placeholder for `model`,
+/// which the measured times replace.
 fn mean_as_text(service: Option<&ServiceTimes>) -> Option<String> {
     let classes = &service?.classes;
     let mean_ns: f64 = classes.iter().map(|class| class.share * class.mean_ns).sum();

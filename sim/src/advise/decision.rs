@@ -43,7 +43,8 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// Recommends the best policy of the standings, which [`super::halving::halve`] sorted.
+    /// Recommends the best policy of the standings, which [`super::halving::halve`] sorted. Keeps a stable
+    /// running policy unless the gain exceeds [`GAIN_MIN`].
     #[must_use]
     pub fn new(standings: &[Standing], running: Option<usize>, objective: &Objective) -> Self {
         let finished: Vec<_> =
@@ -84,7 +85,7 @@ impl Fit {
     /// Compares a prediction with a measured mean and 99th percentile.
     #[must_use]
     pub fn new(prediction: &Prediction, mean_us: Estimate, p99_us: Estimate) -> Self {
-        // An infinite measured percentile, of a run that lost tasks, gives an error of -1.
+        // An infinite measured percentile, of a run with more than 1% unanswered tasks, gives an error of -1.
         let p99_error = prediction.p99_us / p99_us.value - 1.0;
         let fits = p99_error.abs() <= ERROR_MAX && !prediction.unstable;
         Self { mean_us: mean_us.value, p99_us: p99_us.value, p99_error, fits }

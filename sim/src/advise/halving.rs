@@ -16,13 +16,13 @@ use super::objective::Prediction;
 pub struct Round {
     /// Tasks of each simulation.
     pub tasks: u64,
-    /// Maximum number of policies.
+    /// Number of places. Policies with equal scores share a place, and the running policy needs none.
     pub policies: usize,
 }
 
 /// Default number of tasks of each simulation in the last round.
 pub const USUAL_TASKS: u64 = 100_000;
-/// For each round: its tasks as a percentage of those of the last round, and its maximum number of policies.
+/// For each round: its tasks as a percentage of those of the last round, and its number of places.
 const SCHEDULE: [(u64, usize); 4] = [(10, usize::MAX), (20, 16), (40, 8), (100, 4)];
 
 /// Returns all rounds; the last one has `tasks` tasks.
@@ -62,7 +62,8 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Returns the fraction by which its score is below that of another standing of the same round.
+    /// Returns the fraction by which its score is below that of another standing of the same round. Scores of different
+    /// rounds are not comparable.
     #[must_use]
     pub fn gain_over(&self, other: &Self, objective: &Objective) -> f64 {
         let score = |standing: &Self| standing.prediction.score(objective);

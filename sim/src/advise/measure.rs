@@ -13,11 +13,12 @@ use wedjat_workload::results::{Run, RunDescription, RunTasks, Task, task};
 
 /// Smallest number of measured tasks: ten beyond the 99th percentile.
 pub const TASKS_MIN: usize = 1000;
-/// Largest number of service times that are kept. More are averaged in groups of neighbours.
+/// Largest number of samples of service times, apart from one more for each class. More times are averaged in groups of
+/// neighbours.
 const SAMPLES_MAX: usize = 1 << 14;
 /// Mean number of tasks in a window of [`Gaps::dispersion`].
 const WINDOW_TASKS: usize = 100;
-/// Smallest number of windows.
+/// Number of windows that a log of few tasks gets by shorter windows. Only the whole ones of each seed count.
 const WINDOWS_MIN: usize = 20;
 /// Picoseconds per nanosecond.
 const PS_PER_NS: f64 = 1e3;
@@ -43,8 +44,8 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Measures due times in picoseconds, one list for each run under equal conditions. No gap joins two lists. `None`
-    /// if all tasks of each list are due at one time.
+    /// Measures due times in picoseconds, one list for each seed of a run. No gap joins two lists. `None` if all tasks
+    /// of each list are due at one time.
     #[must_use]
     pub fn new(runs: Vec<Vec<u64>>) -> Option<Self> {
         let mut runs = runs;
@@ -57,7 +58,7 @@ impl Gaps {
         if gaps.is_empty() || mean == 0.0 {
             return None;
         }
-        // Few tasks need shorter windows, to have at least `WINDOWS_MIN`.
+        // Few tasks need shorter windows, so that about `WINDOWS_MIN` fit in.
         let tasks_per_window = WINDOW_TASKS.min(gaps.len() / WINDOWS_MIN).max(1);
         let window_ps = (mean * tasks_per_window as f64).ceil() as u64;
         let counts: Vec<f64> = runs.iter().flat_map(|due| window_counts(due, window_ps)).collect();
@@ -72,9 +73,10 @@ impl Gaps {
         })
     }
 
-    /// Returns the arrival process of the simulator with this variation of gaps. Of two processes with equal
-    /// variation, bursts have about half the dispersion, because a long gap follows each burst. The result
-    /// is the process whose dispersion is nearer to the measured one.
+    /// Returns the arrival process of the simulator with this variation of gaps: constant, Poisson, bursts or
+    /// log-normal gaps. At equal variation, bursts have about half the dispersion of independent log-normal gaps,
+    /// because a long gap follows each burst. Of these two, the result is the one whose dispersion is nearer to the
+    /// measured one.
     #[must_use]
     pub fn process(&self) -> Arrivals {
         if self.variation < 0.01 {
@@ -168,12 +170,14 @@ pub struct ServiceTimes {
     pub tasks: usize,
     /// Classes in ascending order.
     pub classes: Vec<ServiceClass>,
-    /// Service times in nanoseconds with their classes, each for equally many tasks.
+    /// Service times in nanoseconds with their classes. Each is the mean of equally many tasks, except the last one of
+    /// each class, which may stand for fewer.
     pub samples: Vec<(f64, u16)>,
 }
 
 impl ServiceTimes {
-    /// Measures service times, given as class and nanoseconds. `None` without a time above 0.
+    /// Measures service times, given as class and nanoseconds. Averages neighbours in sorted order, so that the samples
+    /// keep the tail of each class. `None` without a time above 0.
     #[must_use]
     pub fn new(times: &[(u16, f64)]) -> Option<Self> {
         let mut by_class = BTreeMap::<u16, Vec<f64>>::new();

@@ -75,7 +75,7 @@ struct PolicyJson<'a> {
     /// Number of rounds in which it took part.
     rounds: usize,
     tasks: u64,
-    /// Reason why it left the rounds early.
+    /// Reason why it did not finish.
     dropped: Option<&'static str>,
     mean_us: f64,
     mean_ci95_us: f64,
@@ -109,7 +109,7 @@ struct ReportJson<'a> {
     advice: AdviceJson<'a>,
 }
 
-/// Returns the reason why a policy left the rounds; `None` if it reached the end.
+/// Returns the reason why a policy did not finish; `None` if it did.
 fn reason(end: End) -> Option<&'static str> {
     match end {
         End::Finished => None,
@@ -129,10 +129,10 @@ pub fn percent(fraction: f64) -> String {
 }
 
 impl Report {
-    /// Returns the report as one JSON object.
+    /// Returns the report as one JSON object. Infinite and undefined numbers become `null`.
     ///
     /// # Errors
-    /// If a value has no form in JSON.
+    /// If the serialization fails.
     pub fn json(&self) -> Result<String, String> {
         let Advice { action, gain, .. } = self.advice;
         let report = ReportJson {
@@ -226,7 +226,7 @@ impl Report {
         text
     }
 
-    /// Returns the report as an HTML page with a chart of the policies in the last round.
+    /// Returns the report as an HTML page, with a chart of the policies that finished.
     ///
     /// # Errors
     /// If the chart cannot be drawn.
@@ -253,7 +253,7 @@ impl Report {
         Ok(page::html("wedjat advice", "wedjat: advice on the policy of a pool", &contents))
     }
 
-    /// Draws mean and 99th percentile of the policies in the last round, one circle for each.
+    /// Draws mean and 99th percentile of the policies that finished, one circle for each.
     fn chart(&self) -> Result<String, String> {
         let finished = self.standings.iter().filter(|standing| standing.end == End::Finished);
         let line = |(colour, Standing { policy, prediction, .. }): (usize, &Standing)| {
@@ -292,7 +292,7 @@ impl Report {
         lines
     }
 
-    /// Returns notes on the quality of the conditions: values that are assumed, changing or hypothetical.
+    /// Returns notes on the quality of the conditions: unmeasured, assumed, changing or hypothetical values.
     fn notes(&self) -> Vec<String> {
         let Conditions { measured, node, assumed, is_hypothetical, .. } = &self.conditions;
         let mut notes = Vec::new();
@@ -394,7 +394,8 @@ impl Report {
         )
     }
 
-    /// Returns the index of the policy that should run; `None` if no policy is stable.
+    /// Returns the index of the recommended policy: the running one for [`Action::Keep`], otherwise the best one.
+    /// `None` if no policy is stable.
     #[must_use]
     pub fn advised(&self) -> Option<usize> {
         if self.advice.action == Action::Keep { self.running } else { self.advice.best }

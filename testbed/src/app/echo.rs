@@ -2,7 +2,7 @@
 
 use super::App;
 
-/// App without work. Its service time is the cost of the path to a worker and back.
+/// App without work. The response time of its tasks is the cost of the path to a worker and back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Echo;
 

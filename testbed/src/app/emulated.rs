@@ -7,7 +7,7 @@ use wedjat_pktgen::payload::{LEN, Outcome, Status};
 
 use super::{App, Echo, answer};
 
-/// Answers like a real worker of the workload. The oracle computes the answers.
+/// App that answers like a real worker of one workload. The oracle, with which clients check answers, computes them.
 #[derive(Clone, Debug)]
 pub struct EmulatedApp {
     workload: Workload,
@@ -15,7 +15,8 @@ pub struct EmulatedApp {
 }
 
 impl EmulatedApp {
-    /// Creates an app that answers tasks of this workload.
+    /// Creates an app that answers tasks of this workload. The oracle's length is unused: it applies only to echoes,
+    /// which [`Echo`] answers.
     #[must_use]
     pub fn new(workload: Workload) -> Self {
         Self { workload, oracle: Oracle::new(workload, LEN) }

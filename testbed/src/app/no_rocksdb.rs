@@ -1,5 +1,5 @@
 //! RocksDB workload of a build without RocksDB: a type without values, and functions that fail with an explanation.
-//! Callers need no conditional compilation, because the interface is that of the real workload.
+//! Callers need no conditional compilation, because functions and arguments are those of the real workload.
 
 use std::path::Path;
 

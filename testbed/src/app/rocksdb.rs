@@ -34,7 +34,7 @@ pub struct DatabaseError {
     fix: &'static str,
 }
 
-/// One worker's handle of the database. Clones share it.
+/// App that serves GET and SCAN from an open database. Clones share the database; other processes may open it, too.
 #[derive(Clone)]
 pub struct RocksDb {
     database: Arc<Database>,
@@ -49,7 +49,8 @@ impl RocksDb {
         tempfile::Builder::new().prefix("wedjat-objects-").tempdir()
     }
 
-    /// Opens the database in this folder and checks its content. Fills a folder without a database first.
+    /// Opens the database in this folder for reading, and checks its content by a SCAN. Fills a folder without a
+    /// database first.
     ///
     /// # Errors
     /// If the folder cannot be used, or holds a different database.
@@ -72,8 +73,8 @@ impl RocksDb {
         Ok(app)
     }
 
-    /// Returns the median times of GET and SCAN on this machine, in microseconds. `now` is a clock in
-    /// nanoseconds.
+    /// Returns the median times of GET and SCAN on this machine, in microseconds. Workers log them, as a real database
+    /// has no set service times. `now` is a clock in nanoseconds.
     #[must_use]
     pub fn pace(&self, now: impl Fn() -> u64) -> [f64; 2] {
         let median_us = |run: &dyn Fn(u64) -> Outcome| {
@@ -90,7 +91,7 @@ impl RocksDb {
         [median_us(&|seed| self.get(seed)), median_us(&|_| self.scan(&|| {}))]
     }
 
-    /// Reads the objects of a GET by key.
+    /// Reads the objects of the GET with this seed by key. The status is `Failed` if one cannot be read.
     fn get(&self, seed: u64) -> Outcome {
         let mut outcome = Outcome { operation: GET, ..Outcome::default() };
         for number in objects::read_by(seed) {
@@ -125,7 +126,7 @@ fn add(outcome: &mut Outcome, digest: u64) {
     outcome.digest = outcome.digest.wrapping_add(digest);
 }
 
-/// Fills the database once. Waits while another worker fills it. Errors are reasons in words.
+/// Fills a folder without a database. Waits while another worker fills it. Errors are reasons in words.
 fn fill_once(path: &Path) -> Result<(), String> {
     std::fs::create_dir_all(path).map_err(|error| error.to_string())?;
     // Without a lock file, another program filled the database. The caller's check of the content decides.

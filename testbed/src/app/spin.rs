@@ -33,7 +33,7 @@ const CHECKED_NS: [f64; 3] = [10_000.0, 50_000.0, 200_000.0];
 pub struct Spin {
     /// Rounds of [`work_rounds`] per nanosecond.
     rounds_per_ns: f64,
-    /// Time of a task with zero rounds.
+    /// Measured time of a task with zero rounds: two clock readings and a call.
     overhead_ns: f64,
 }
 
@@ -72,7 +72,8 @@ impl fmt::Display for Calibration {
 }
 
 impl Spin {
-    /// Creates busy work with this pace, without a measurement.
+    /// Creates busy work with this pace, without a measurement. The benchmark of batch jobs thus passes its calibration
+    /// to worker processes.
     #[must_use]
     pub fn at(rounds_per_ns: f64, overhead_ns: f64) -> Self {
         Self { rounds_per_ns, overhead_ns }
@@ -148,13 +149,14 @@ fn median(measure: &mut impl FnMut(u64) -> f64, rounds: u64) -> f64 {
     samples[SAMPLES / 2]
 }
 
-/// Works for `rounds` rounds: the chain of dependent multiplications of the module's documentation.
+/// Works for `rounds` rounds: the chain of dependent multiplications of the module's documentation. Not inlined, so
+/// that tasks execute the same machine code as the calibration.
 #[inline(never)]
 fn work_rounds(rounds: u64) {
     let mut state = black_box(1_u64);
     for _ in 0..rounds {
         // Each round depends on the previous one, and the compiler finds no closed form. The factor is that
-        // of a linear congruential generator; any odd number does.
+        // of a linear congruential generator; any odd number works.
         state = (state ^ (state >> 31)).wrapping_mul(0xD134_2543_DE82_EF95);
     }
     black_box(state);

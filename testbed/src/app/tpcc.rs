@@ -6,14 +6,14 @@ use wedjat_pktgen::payload::{Outcome, Status};
 
 use super::{App, Spin, answer};
 
-/// Spins for the time of the transaction. The service time in the task is ignored.
+/// App that spins for the profiled time of the task's transaction. Ignores the service time in the task.
 #[derive(Clone, Debug)]
 pub struct Tpcc {
     spin: Spin,
 }
 
 impl Tpcc {
-    /// Creates the app with this pace.
+    /// Creates the app, which spins at this pace.
     #[must_use]
     pub fn new(spin: Spin) -> Self {
         Self { spin }

@@ -64,8 +64,8 @@ const AGENT: [&str; 9] = [
     "speed 4-7 1.1",
 ];
 
-/// Makes random changes to a node until shortly before its driver ends. Every change and every task must be
-/// answered.
+/// Makes random changes to a node during 80% of the budget, while its driver sends tasks. The node must accept each
+/// change or refuse it for an expected reason, answer every task, and end in order.
 fn change_under_load(
     site: &Site,
     mut node: NodeProcess,
@@ -84,7 +84,7 @@ fn change_under_load(
         command.args(["ctl", "--node"]).arg(site.state()).args(change.split(' '));
         let output = command.output()?;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        // The workers may already exist, may still be leaving, or may be gone.
+        // Changes come in random order, so the workers of a change may already exist, be leaving, or be removed.
         let is_expected = errors.contains("exists already")
             || errors.contains("does not exist")
             || errors.contains("it is leaving");

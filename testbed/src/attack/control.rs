@@ -18,7 +18,8 @@ use super::rigs::processes::{Job, Site, TIMEOUT, check_alive, check_outcomes, de
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::NodeProcess;
 
-/// Number of idle connections to each listener in a round. A listener keeps at most 64 open.
+/// Number of idle connections to each listener in a round. A listener keeps at most 64 open, of which one source has at
+/// most 16 before their first request.
 const IDLE: usize = 200;
 /// Number of invalid entries in the configuration.
 const FAULTY: usize = 20_000;
@@ -94,7 +95,8 @@ fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets the leaf reload a configuration of invalid entries.
+/// Lets the leaf reload a configuration of invalid entries. The leaf must answer operators meanwhile, and refuse it.
+/// `wedjat check` must bound its list of faults.
 fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
@@ -121,7 +123,8 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     check_term(account, "after the reload", leaf)
 }
 
-/// Opens idle connections in rounds. In each round the leaf must still answer operators and Prometheus.
+/// Opens idle connections in rounds, and closes them at the end of each. While they are open, the leaf must still
+/// answer operators and Prometheus.
 fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let (listen, metrics) = (free_address()?, free_address()?);
@@ -159,7 +162,8 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     check_term(account, "at the end", leaf)
 }
 
-/// Returns a loopback address with a port that was free at the time of the call.
+/// Returns a loopback address with a port that was free at the time of the call. The configuration needs a port number
+/// that the attack knows.
 fn free_address() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
@@ -195,8 +199,8 @@ fn check_config(site: &Site, config: &Path) -> Result<(Option<i32>, String), Fai
     run_wedjat(site, "check", &[Path::new("check"), Path::new("--config"), config])
 }
 
-/// Runs `wedjat` with these arguments. Its output goes to files of the site named `name`. Returns its exit code, `None`
-/// if a signal ended it, and its output.
+/// Runs `wedjat` with these arguments, and fails after [`TIMEOUT`]. Its output goes to files of the site named `name`.
+/// Returns its exit code (`None` if a signal ended it) and its standard and error output.
 fn run_wedjat(
     site: &Site,
     name: &str,
@@ -221,7 +225,7 @@ fn check_control(account: &mut Account, name: &str, site: &Site) -> Result<(), F
     Ok(())
 }
 
-/// Checks that the leaf ends after one SIGTERM, with exit code 0.
+/// Checks that the leaf ends within 20 s after one SIGTERM, with exit code 0.
 fn check_term(account: &mut Account, name: &str, mut leaf: NodeProcess) -> Result<(), Failure> {
     send_signal(&leaf, Signal::TERM)?;
     let status = leaf.wait_for_exit(Duration::from_secs(20));

@@ -1,6 +1,9 @@
 //! Actions of other processes on the host against the files of a leaf or an agent, before its start and
 //! during its run. A [`Site`] is a folder with the files of the attacked process. Its driver is a process with honest
 //! emulated clients and workers.
+//!
+//! A node works on private memory, and publishes copies of its state in the state file. An agent's region is a socket,
+//! by which workers get shared anonymous memory. Actions on the files therefore cannot change that memory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -19,8 +22,8 @@ use crate::demo::leaf::NodeProcess;
 
 /// Time within which a node must refuse to start.
 const REFUSAL: Duration = Duration::from_secs(20);
-/// Time in which a node certainly accesses a changed file: it counts its polls there. A node that cannot
-/// stand the change ends within this time.
+/// Time in which a leaf certainly writes its changed state file: it publishes a copy every 50 ms. A leaf that does not
+/// survive the change ends within this time.
 const NOTICE_TIME: Duration = Duration::from_millis(300);
 /// Content of a foreign file, which no node may change.
 const PRECIOUS: &str = "a user's letters\n";
@@ -70,7 +73,7 @@ pub static ATTACKS: &[Attack] = &[
 /// Action of another process on a file: its name, and the function that performs it on a path.
 type FileAction = (&'static str, fn(&Path) -> std::io::Result<()>);
 
-/// All actions.
+/// All actions. The system refuses to truncate or overwrite a region, because it is a socket.
 const ACTIONS: [FileAction; 7] = [
     ("truncated to 0 bytes", |path| OpenOptions::new().write(true).open(path)?.set_len(0)),
     ("truncated to a page", |path| OpenOptions::new().write(true).open(path)?.set_len(4096)),
@@ -97,8 +100,7 @@ const ACTIONS: [FileAction; 7] = [
 
 /// Applies each action to the state file of a running leaf.
 fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
-    // The leaf's own counters are in the state, so a process that may write the file may change them. The
-    // promise is that the leaf survives.
+    // The file has only copies of the leaf's counters. The promise is that the leaf survives and serves.
     for (action, act) in ACTIONS {
         let site = Site::new()?;
         let mut leaf = site.leaf()?;
@@ -117,7 +119,7 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
                 site.drive(0.3),
             );
             check_alive(account, &format!("state {action}: the leaf lives afterwards"), &mut leaf);
-            // The account of an overwritten state has wrong counters, and cannot balance.
+            // Skips an overwritten state, although the account is made from private memory.
             if action != "overwritten" {
                 check_end(account, &format!("state {action}"), leaf);
             }
@@ -138,11 +140,12 @@ fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
                 Ok(()) => account.tried("actions", 1),
                 Err(_) => account.tried("actions refused by the system", 1),
             }
-            // The driver maps the region as well, and may end in any way.
+            // Ignores the driver's outcome: the promise is only that the agent survives.
             let _ = driver.finish();
             if !check_alive(account, &format!("{file} {action}: the agent lives"), &mut agent) {
                 continue;
             }
+            // The system refuses this action, so the socket is still there.
             if file == "region" && action == "overwritten" {
                 let outcomes = site.start_attached(0.3)?.outcomes();
                 let promise = format!(
@@ -150,8 +153,7 @@ fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
                 );
                 check_outcomes(account, &promise, outcomes);
             }
-            // The account is checked only after a change to the state. An overwritten state has wrong
-            // counters, and cannot balance.
+            // Checks the account only after a change to the state, and skips an overwritten one as for a leaf.
             if file == "state" && action != "overwritten" {
                 check_end(account, &format!("{file} {action}"), agent);
             }
@@ -230,8 +232,8 @@ fn serves_or_refuses(
     }
     let mut status = node.wait_for_exit(Duration::from_millis(500));
     if status.is_none() && role == "leaf" {
-        // Load makes the leaf access more of its file. The driver may fail, because the leaf may still
-        // refuse.
+        // Load changes the state while the leaf publishes copies of it. The driver may fail, because the leaf may
+        // still refuse.
         let _ = site.drive(0.3);
         status = node.wait_for_exit(Duration::from_millis(100));
     }
@@ -341,7 +343,7 @@ fn run_tool(command: &mut Command) -> std::io::Result<()> {
 }
 
 /// Starts nodes with each obstacle at the path of one of their files. The node must refuse, and leave the
-/// object unchanged.
+/// object unchanged. Its message must not advise to remove the object, which may be foreign.
 fn special(account: &mut Account) -> Result<(), Failure> {
     let files = [("leaf", "state"), ("agent", "state"), ("agent", "region"), ("leaf", "leaf.json")];
     for (role, file) in files {
@@ -397,7 +399,8 @@ fn special(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Locks a file for this process, as a running node locks its own. The lock ends with the returned handle.
+/// Locks a file by a POSIX record lock of this process, for which a node must not wait. The lock ends with the returned
+/// handle.
 fn lock(path: &Path) -> Result<File, Failure> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
@@ -428,7 +431,8 @@ fn description(path: &Path) -> String {
 }
 
 /// Starts nodes with a link to a foreign file at a temporary name that an attacker can guess: the file's name, `.new-`
-/// and the process id. A node must not write through the link. (The nodes' own temporary names are random.)
+/// and the process id. A node must not write through the link. The nodes' own temporary names are random; the attack
+/// detects a return to guessable ones.
 fn temporaries(account: &mut Account) -> Result<(), Failure> {
     for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
         let site = Site::new()?;

@@ -8,7 +8,7 @@ use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
 use super::storm::{Forger, POLICIES};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// Bursts per second, from both sides (the leaf's ports) in turn.
+/// Bursts per second of emulated time, from both sides (the leaf's ports) in turn.
 const RATE: f64 = 5_000.0;
 /// Number of the program's packet buffers, and bytes of each.
 const FRAMES: usize = 1 << 14;
@@ -29,16 +29,16 @@ struct Program {
     stored: Vec<Option<Frame>>,
     /// Packet buffers of the program.
     pool: FramePool,
-    /// Number of held packets with a used or invalid place, and of calls after which the program stored another number of
-    /// packets than the scheduler holds.
+    /// Number of held packets with a used or invalid place, and of calls after which the numbers of stored and held
+    /// packets differed.
     misplaced: u64,
     /// Number of calls after which the ledger did not balance.
     unbalanced: u64,
 }
 
 impl Program {
-    /// Processes a burst of forged packets that arrive on a side, and releases held packets. Returns the
-    /// number of processed packets.
+    /// Processes a burst of forged packets that arrive on a side, and releases held packets. Checks the state after
+    /// each call of the context. Returns the number of processed packets.
     fn process(&mut self, side: usize, now: u64, forger: &mut Forger) -> Result<usize, Failure> {
         let frames = || self.pool.frame(&forger.packet(side));
         let mut burst: Vec<Frame> = std::iter::from_fn(frames).take(BURST).collect();
@@ -69,7 +69,7 @@ impl Program {
     }
 }
 
-/// Sends forged bursts under one policy of each family. After every call, the ledger must balance and the
+/// Sends forged bursts under each of the [`POLICIES`]. After every call, the ledger must balance and the
 /// program must store as many packets as the scheduler holds.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {

@@ -17,14 +17,13 @@ use super::rigs::memory::{
 use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// ARP packets per second on each side.
+/// ARP packets per second of emulated time on each side.
 const RATE: f64 = 50_000.0;
-/// Number of invented senders among the clients.
+/// Number of invented senders among the clients: more than the leaf's neighbour cache holds.
 const SENDERS: u32 = 60_000;
 /// Time within which a returned host must be found, ns.
 const FOUND_WITHIN: u64 = 5 * SECOND;
-/// Policies of the attacks in which hosts vanish and return: one that chooses by load, and one that queues
-/// tasks.
+/// Policies of all attacks except `arp-cost`: one that chooses by load, and one that queues tasks.
 const POLICIES: [&str; 2] = ["horus", "jbsq(k=2)"];
 /// Maximum cost of a packet, as a multiple of its usual cost.
 const COST_RATIO: f64 = 1.5;
@@ -76,7 +75,7 @@ fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let request = |mac, sender, target| Packet::request(mac, sender, target);
     let reply = |mac, sender| Packet { operation: Operation::Reply, ..request(mac, sender, leaf) };
     let packet = match random.random_range(0..12) {
-        // Invented senders: questions, answers, gratuitous ARP.
+        // Invented senders: requests, replies, gratuitous ARP.
         0..4 => request(mac, invented, leaf),
         4 => reply(mac, invented),
         5 => request(mac, invented, invented), // gratuitous
@@ -100,7 +99,7 @@ fn invented(side: usize, number: u32) -> u32 {
     }
 }
 
-/// Serves an honest client, then a new one, during a storm of ARP packets.
+/// Serves an honest client before and during a storm of ARP packets, and then a new client during the storm.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
@@ -193,7 +192,8 @@ fn served_again(
     Ok(())
 }
 
-/// Leaves out the second server, whose workers start at id 4, and lets it appear later.
+/// Leaves out the second server, whose workers start at id 4, and lets it appear later. At that moment the first server
+/// also gets a new MAC address.
 fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig =
@@ -223,12 +223,12 @@ fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Fail
     Ok(())
 }
 
-/// Measures the cost per packet of each kind in bursts, ns. Other activity of the machine only adds to a
-/// round's time, so a fast round counts.
+/// Measures the leaf's cost of an ARP packet and of a task, before and after 60,000 invented senders have asked. A full
+/// neighbour cache must not slow the leaf.
 fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let mut rig = Rig::new(&Setup { policy: "random", seed: budget.seed, ..Setup::default() })?;
     rig.serve(0.1, |_| {})?;
-    // At first with 100 senders, too few to fill a table.
+    // At first with 100 senders, too few to fill the neighbour cache.
     let usual = [arp_ns(&mut rig, 100), task_ns(&mut rig)];
     for number in 0..SENDERS {
         let request = arp_request(number);
@@ -292,8 +292,8 @@ fn packet_ns(rig: &mut Rig, mut packet: impl FnMut() -> Vec<u8>) -> f64 {
         // The workers serve the tasks that they received.
         rig.advance(10 * STEP, |_| {});
     }
-    // A quarter of the rounds was at least as fast as this. It excludes the luckiest rounds, and those
-    // disturbed by the machine.
+    // A quarter of the rounds was at least as fast as this. Other activity of the machine only adds time, so a low
+    // quantile excludes the disturbed rounds, and also the luckiest ones.
     times.sort_by(f64::total_cmp);
     times[ROUNDS / 4]
 }

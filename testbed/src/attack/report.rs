@@ -21,7 +21,7 @@ pub struct Row {
     pub runs_on: RunsOn,
     /// True if the attack ran to its end, checked or skipped something, and every checked promise held.
     pub held: bool,
-    /// Reason why the attack ended early.
+    /// Reason why the attack ended early; `None` if it ran to its end.
     pub error: Option<String>,
     /// Inputs and findings.
     #[serde(flatten)]
@@ -86,7 +86,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Formats a figure with as many decimals as it needs.
+/// Formats a figure: without decimals if it is whole or at least 100, otherwise with two.
 fn format_figure(value: f64) -> String {
     match value {
         whole if whole.fract() == 0.0 => format!("{whole:.0}"),
@@ -95,7 +95,7 @@ fn format_figure(value: f64) -> String {
     }
 }
 
-/// All attacks of a run.
+/// Results of all attacks of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// One entry per attack.
@@ -103,7 +103,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns true if the node kept every promise under every attack.
+    /// Returns true if all attacks are held, see [`Row::held`].
     #[must_use]
     pub fn held(&self) -> bool {
         self.rows.iter().all(|row| row.held)

@@ -1,6 +1,6 @@
 //! Attacks on a controller's store, the file with its desired state: a full disk, another user's file in its
-//! place, and damage. A [`Site`] is a folder with the controller's files, and a [`Job`] a process that ends with its
-//! value.
+//! place, and damage. A [`Site`] is a folder with the controller's files, and a [`Job`] a process that is killed on
+//! drop.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -20,7 +20,7 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 const DAMAGES: f64 = 10.0;
 /// Number of bytes of a page of the store.
 const PAGE: usize = 4096;
-/// Runtime of a controller that must refuse its store.
+/// Time after which a controller ends if it wrongly accepts its store.
 const RUNTIME: &str = "2s";
 
 /// The attacks of this file.
@@ -56,7 +56,7 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Writes the configuration.
+    /// Writes the configuration. A file system mounted over the folder hides it, so the caller then writes it again.
     fn configure(&self) -> Result<(), Failure> {
         let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.store().display());
         Ok(fs::write(self.0.path("controller.toml"), text)?)
@@ -81,7 +81,7 @@ impl Fabric {
         Ok(job)
     }
 
-    /// Runs `wedjat ctl` on the controller.
+    /// Runs `wedjat ctl`, which finds the controller's socket by the path of the store.
     fn ctl(&self, arguments: &[&str]) -> Result<Output, Failure> {
         let mut command = Command::new(self.0.binary());
         command.env("WEDJAT_CONTROLLER", self.store());
@@ -101,7 +101,7 @@ impl Fabric {
         Ok(leaves.filter_map(|leaf| leaf["id"].as_u64()).collect())
     }
 
-    /// Checks that a controller refuses its store with a sentence.
+    /// Checks that a controller refuses its store with a message.
     fn check_refused(&self, account: &mut Account, case: &str) -> Result<(), Failure> {
         let output = self.command().args(["--duration", RUNTIME]).output()?;
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -213,7 +213,8 @@ fn full(account: &mut Account) -> Result<(), Failure> {
     check_without_space(account, "a full disk", &fabric, fill, |_| Ok(fs::remove_file(&filler)?))
 }
 
-/// Checks stores with unsafe modes, of another user (65534), and behind a link.
+/// Checks that a controller refuses stores with modes for other users, a store of another user (65534), and one behind
+/// a link.
 fn foreign(account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     fabric.start()?.kill()?;
@@ -236,7 +237,7 @@ fn foreign(account: &mut Account) -> Result<(), Failure> {
     fabric.check_refused(account, "a link")
 }
 
-/// Damages copies of a store at random. The controller must refuse each with a sentence, or recover the
+/// Damages copies of a store at random. The controller must refuse each with a message, or recover the
 /// stored state from it.
 fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
@@ -247,8 +248,8 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let expected = fabric.leaves()?;
     controller.kill()?;
     let store = fs::read(fabric.store())?;
-    // Offsets of the bytes that may be damaged: the non-zero ones behind the first page. Zeros are unused
-    // space.
+    // Offsets that a damage may hit: those of non-zero bytes behind the first page, the header of the database. Zeros
+    // are unused space.
     let non_zero: Vec<usize> = (PAGE..store.len()).filter(|&offset| store[offset] != 0).collect();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     for round in 0..(budget.seconds * DAMAGES) as usize {

@@ -1,5 +1,5 @@
-//! Storms of packets of every kind from either side: well-formed, forged, damaged, cut off. The target is a [`Rig`], a
-//! leaf in memory among emulated clients and workers. Attacks of other files send the packets of a [`Forger`], too.
+//! Storms of packets of every kind from either side: well-formed, forged, damaged, truncated. The target is a [`Rig`],
+//! a leaf in memory among emulated clients and workers. Attacks of other files send the packets of a [`Forger`], too.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -16,14 +16,14 @@ use super::rigs::memory::{
 use super::rigs::packets::{self, CLIENT_PORT};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// Packets per second on each side.
+/// Packets per second of emulated time on each side.
 const RATE: f64 = 100_000.0;
-/// Offset of the last byte that may be damaged: the last one of the task header. The service time follows,
+/// Offset of the last byte that may be overwritten: the last one of the task header. The service time follows,
 /// and its damage would keep the emulated workers busy for seconds.
 const HEADERS: usize = udp::PAYLOAD + task::LEN - 1;
-/// Recovery time of the node after the storm, ns.
+/// Time without forged packets after the storm, ns. The node must forget all unanswered tasks meanwhile.
 const RECOVERY: u64 = 5 * SECOND;
-/// One policy of each family.
+/// Policies of the storms. They choose by idle list, load, reports or exact queues, or queue tasks at the node.
 pub const POLICIES: [&str; 7] =
     ["horus", "horus-inflight", "racksched", "jsq", "jbsq(k=2)", "cfcfs", "pi"];
 
@@ -64,7 +64,7 @@ impl Forger {
         choices[self.0.random_range(0..choices.len())]
     }
 
-    /// Returns the next packet for the node's port on this side.
+    /// Returns the next packet for the node's port on this side. Damages half of the packets.
     pub fn packet(&mut self, side: usize) -> Vec<u8> {
         let mut frame = match self.0.random_range(0..16) {
             0 => self.raw(),
@@ -135,8 +135,8 @@ impl Forger {
         Flow { src_mac, dst_mac: LEAF_MACS[side], src, dst, src_port, dst_port }
     }
 
-    /// Returns a task, or a part of one, from a random source. Uses few sequence numbers, so that parts
-    /// meet their tasks.
+    /// Returns a task, or a part of one, from a random source. Uses few sequence numbers, so that some parts
+    /// have the number of a task.
     fn task(&mut self, side: usize) -> Vec<u8> {
         let code = self.one_of(&[Code::NewTask, Code::NewTask, Code::TaskContinuation]);
         let header = Header {
@@ -152,8 +152,8 @@ impl Forger {
         packets::datagram(&flow, &header, 1, &1000_u32.to_be_bytes())
     }
 
-    /// Returns a reply from a server: of an existing or unknown worker, to an existing or unknown pool, with
-    /// the right or the wrong server's address.
+    /// Returns a reply to a random address, in the name of an existing or unknown worker of an existing or unknown
+    /// pool, from the right or the wrong server's address.
     fn reply(&mut self, side: usize) -> Vec<u8> {
         let worker = self.0.random_range(0..COUNT + 2);
         let header = Header {
@@ -192,7 +192,8 @@ impl Forger {
         packets::datagram(&flow, &header, 1, &[0; 4])
     }
 
-    /// Changes bytes, cuts off or appends. In half of the cases the checksums are then corrected.
+    /// Overwrites up to two bytes. In half of the cases truncates the frame or appends to it. In half of the cases
+    /// then corrects the checksums.
     fn damage(&mut self, frame: &mut Vec<u8>) {
         for _ in 0..self.0.random_range(0..3) {
             if let Some(offset) =

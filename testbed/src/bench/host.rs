@@ -99,7 +99,7 @@ impl Rig {
         Ok(Self { _region: region, channels, worker_ends })
     }
 
-    /// Grants the claims of all workers, as a dispatcher does before it sends tasks.
+    /// Grants the claims of all workers, for a measurement without a dispatcher. A dispatcher grants them itself.
     fn granted(mut self) -> Self {
         for (channel, worker_end) in self.channels.iter_mut().zip(&mut self.worker_ends) {
             let sender = channel.sender_mut();
@@ -139,9 +139,9 @@ fn serve_on_worker_cpu(
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Measures the round trip of a cache line in nanoseconds. The threads write the line in turn: this one odd
-/// numbers, the worker's the next even numbers. Acquire and Release order the writes as in a ring. `stop` carries
-/// no data, so Relaxed suffices for it.
+/// Measures the round trip of a cache line in nanoseconds, as the mean of `trips`. The threads write the line in turn:
+/// this one odd numbers, the worker's the next even numbers. Acquire and Release order the writes as in a ring. `stop`
+/// carries no data, so Relaxed suffices for it.
 fn round_trip_ns(cpu: usize, trips: u64) -> f64 {
     let line = Line(AtomicU64::new(0));
     let serve = |stop: &AtomicBool| {
@@ -228,7 +228,7 @@ impl Work for EmptyTask {
         &[]
     }
 
-    // Boxing a type of size 0 does not allocate.
+    // A channel copies the payload. The worker set calls `pack` and `unpack` only for threads without a copy.
     fn pack(self) -> (Box<Self>, u32) {
         (Box::new(self), 0)
     }
@@ -320,7 +320,7 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         let [trip, depth_two, rings_two, depth_eight, rings_eight, distributed, dispatched] =
             &mut samples;
         let pin_worker = || pin(worker_cpu);
-        // In TSC cycles.
+        // Converts nanoseconds to TSC cycles.
         trip.0.push(round_trip_ns(worker_cpu, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
         depth_two.0.push(hand_over_ns(worker_cpu, 2, 1, tasks)?);
         rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, pin_worker), tasks));
@@ -374,8 +374,9 @@ fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure
     ])
 }
 
-/// Measures an agent under load for `load_seconds` runs of one second each. The reference is the simulated 99th
-/// percentile. The ratio excludes the floor: the response time of a loopback without an agent.
+/// Measures an agent under load for `load_seconds` runs of one second each. This thread is the load generator. The
+/// reference is the simulated 99th percentile. The ratio excludes the floor: the response time of a loopback without an
+/// agent.
 fn under_load(
     arguments: &Arguments,
     eal: &Eal,
@@ -422,7 +423,7 @@ fn under_load(
     Ok(figures)
 }
 
-/// Measures and writes the figures.
+/// Measures and writes the figures. The text also states if the measurement under load is invalid.
 ///
 /// # Errors
 /// If [`measure`] or the output fails.

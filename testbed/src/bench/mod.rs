@@ -1,6 +1,6 @@
-//! Benchmarks: choices of policies, policy decisions, hand-over to worker cores, tasks that share a core, cache lines between dispatcher
-//! cores, pool keys, batch work beside a worker, and a fabric's controller. Each is a subcommand `bench-*` of
-//! `wedjat-testbed`.
+//! Benchmarks: choices of policies, policy decisions, hand-over to worker cores, tasks that share a core, cache lines
+//! between dispatcher cores, pool keys, batch work beside a worker, and a fabric's controller. Each is a subcommand
+//! `bench-*` of `wedjat-testbed`, except [`setup`], which creates the agents of some of them.
 
 pub mod auth;
 pub mod auto;
@@ -13,7 +13,7 @@ pub mod policy;
 pub mod preempt;
 pub mod setup;
 
-/// Returns the median; NaN without samples.
+/// Returns the median, the upper one of an even number; NaN without samples.
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)

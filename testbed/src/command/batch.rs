@@ -23,8 +23,9 @@ pub struct Arguments {
     units: Option<u64>,
 }
 
-/// Works until the units are done or the process is ended, and then returns true. The environment variable of
-/// [`COUNTER`] names the file for its work counter.
+/// Runs the batch job until its units are done; without `--units`, until a signal ends the process. Returns true: no
+/// result is invalid. The environment variable [`COUNTER`], set by `wedjat cosched run`, names the file for its work
+/// counter.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let counter = std::env::var_os(COUNTER);
     arguments.batch.run(arguments.units, counter.as_deref().map(Path::new))?;

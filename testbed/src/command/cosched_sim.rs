@@ -54,7 +54,7 @@ pub struct Arguments {
     format: Format,
 }
 
-/// JSON output: the arguments of these names, and a row for each size and arm.
+/// JSON output: the arguments of these names, and a row for each size and arm. The rows do not contain these arguments.
 #[derive(Serialize)]
 struct Report {
     seeds: u64,
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Runs all experiments. Returns the output.
+/// Runs an experiment for each size, arm and seed. Returns the output. Separate from `run` for the tests.
 fn report(arguments: &Arguments) -> Result<String, Failure> {
     let setup = match &arguments.experts {
         Some(file) => Setup::load(file)?,

@@ -97,7 +97,8 @@ impl Arguments {
     }
 }
 
-/// Parses policies separated by commas. Commas in parentheses belong to a policy's parameters.
+/// Parses policies separated by commas. Commas in parentheses belong to a policy's parameters. The `Arc` makes the list
+/// a single value for clap, which parses each element of a `Vec` separately.
 fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
     let mut depth = 0_i32;
     let separates = |c: char| {
@@ -109,7 +110,7 @@ fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
     specs.map(std::sync::Arc::new).map_err(|error: wedjat::policy::PolicyError| error.to_string())
 }
 
-/// Parses a load.
+/// Parses a load: a fraction above 0 and up to 2.
 fn load(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(load) if load > 0.0 && load <= 2.0 => Ok(load),
@@ -119,7 +120,7 @@ fn load(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a number of seconds.
+/// Parses a positive number of seconds.
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(seconds),
@@ -165,7 +166,7 @@ mod show {
     /// Longest wait for replies after the last task, in seconds.
     const DRAIN_S: f64 = 0.5;
 
-    /// Runs the demo. Returns false if a row is invalid.
+    /// Runs the demo in emulated or in real time. Returns false if a row is invalid, which only real time can cause.
     pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.layout()?;
         ports::check()?;
@@ -179,7 +180,7 @@ mod show {
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
         let mut results = Results::open(&arguments.results)?;
         let mut rows = demo.rows()?;
-        // Moves each row's log of tasks to the results, if the command line asks for them.
+        // Moves each row's log of tasks to the result files, if the command line asks for them.
         for (index, row) in rows.iter_mut().enumerate() {
             let Some(results) = &mut results else { break };
             let (model, policy) = ("demo".to_owned(), row.policy.clone());
@@ -270,7 +271,8 @@ mod show {
             Ok(rows)
         }
 
-        /// Measures one policy under one load with a new leaf process, whose account ends in the row.
+        /// Measures one policy under one load with a new leaf process. The row includes the account (counters and
+        /// packet ledger) that the leaf writes at its end.
         fn row(&mut self, policy: &PolicySpec, load: f64) -> Result<Row, Failure> {
             let offered = self.load(load);
             offered.self_test()?;
@@ -291,7 +293,8 @@ mod show {
             Ok(Row::new(policy.to_string(), load, report, rack, account))
         }
 
-        /// Returns the load for a fraction of the workers' capacity.
+        /// Returns the generator's load for a fraction of the workers' capacity. The percentile and the number of
+        /// workers set the rule for undisturbed slices.
         fn load(&self, share: f64) -> Load {
             let service = self.arguments.service.clone();
             let rate_pps = share * f64::from(self.arguments.workers) * 1e9 / service.mean_ns();
@@ -306,7 +309,7 @@ mod show {
             .with_percentile(QUANTILE, Some(self.arguments.workers.into()))
         }
 
-        /// Starts a leaf process.
+        /// Starts a leaf process in real time. It ends after its lifetime even if this process dies.
         fn start(&self, policy: &PolicySpec, load: &Load) -> Result<NodeProcess, Failure> {
             let folder = self.folder.path();
             let config = LeafConfig {
@@ -336,14 +339,14 @@ mod show {
         }
     }
 
-    /// Returns both devices with their arguments. This process is the server of memif, so that leaves can
-    /// come and go.
+    /// Returns the arguments of both devices, for the memif role `server` or `client`. This process is the server, so
+    /// that leaves, the clients, can come and go.
     fn both_devices(folder: &Path, role: &str) -> (String, String) {
         let device = |name: &str, id: u32| devices::memif(folder, name, id, role, RINGS);
         (device(CLIENTS, 0), device(WORKERS, 1))
     }
 
-    /// Returns the CPU of the leaf, and that of generator and rack.
+    /// Returns the CPU of the leaf, and that of generator and rack. Warns if they are the same.
     fn cores(arguments: &Arguments) -> (usize, usize) {
         let (leaf, core) = devices::two_cpus(arguments.leaf_core, arguments.core);
         if leaf == core {
@@ -391,7 +394,7 @@ mod show {
     struct Progress(ProgressBar);
 
     impl Progress {
-        /// Shows no progress of `rows` rows yet. The bar hides itself without a terminal.
+        /// Creates the bar for `rows` rows. It hides itself without a terminal.
         fn new(rows: usize) -> Self {
             let bar = ProgressBar::new(rows as u64);
             if let Ok(style) =
@@ -405,7 +408,7 @@ mod show {
             Self(bar)
         }
 
-        /// Shows the current step.
+        /// Shows the current step beside the bar, or logs it without a terminal.
         fn show(&self, step: &str) {
             match self.0.is_hidden() {
                 true => log::info!("{step}"),
@@ -501,7 +504,8 @@ mod emulated {
         Ok(())
     }
 
-    /// Returns the runs, by load and then by policy, as the simulator plans them.
+    /// Returns the runs, by load and then by policy, as the simulator plans them. Fails if the result files cannot hold
+    /// their tasks.
     fn cells(arguments: &Arguments) -> Result<Vec<Cell>, String> {
         let policies: Vec<_> = arguments.policies.iter().map(ToString::to_string).collect();
         let mut cells = Vec::new();
@@ -529,8 +533,8 @@ mod emulated {
         Ok(cells)
     }
 
-    /// Runs the demo in real time in a separate process, because a DPDK process has only one set of devices.
-    /// The error is the last line of its messages.
+    /// Runs the demo in real time in a separate process, because a DPDK process has only one set of devices. Reads the
+    /// rows from its output, even invalid ones. Without rows, the error is the last line of its messages.
     fn measure_real_time(arguments: &Arguments) -> Result<RealTimeRows, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;

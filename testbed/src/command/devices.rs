@@ -17,7 +17,8 @@ pub fn pin(core: Option<usize>) {
     }
 }
 
-/// Returns the CPUs for a leaf and for its driver. Defaults are the first and the last of the usable CPUs.
+/// Returns the CPUs for a leaf or another node, and for its driver. Defaults are the first and the last of the usable
+/// CPUs.
 pub fn two_cpus(leaf: Option<usize>, driver: Option<usize>) -> (usize, usize) {
     let ids = wedjat::cpus::usable();
     let (first, last) = (ids.first().copied().unwrap_or(0), ids.last().copied().unwrap_or(0));
@@ -38,14 +39,16 @@ pub fn scratch(purpose: &str) -> Result<tempfile::TempDir, Failure> {
         .map_err(|error| format!("cannot make a folder for the files of {purpose}: {error}").into())
 }
 
-/// Returns one of the two memif devices between this process and a leaf, with its arguments. Its socket is in
-/// `folder`; `rings` are further arguments.
+/// Returns the EAL argument for one end of a memif device between this process and a node. `role` is `server` or
+/// `client`. The socket is in `folder`, under `name`. Both ends need the same socket and `id`. `rings` is empty or
+/// further arguments after a comma.
 pub fn memif(folder: &Path, name: &str, id: u32, role: &str, rings: &str) -> String {
     let socket = folder.join(format!("{name}.sock"));
     format!("{name},role={role},id={id},socket={},socket-abstract=no{rings}", socket.display())
 }
 
-/// Polls until `poll` returns true or `stop` is set (relaxed: the flag guards no other data).
+/// Polls until `poll` returns true or `stop` is set (relaxed: the flag guards no other data). Reads `stop` only once in
+/// `POLLS_PER_CHECK` polls.
 pub fn poll_until(stop: &AtomicBool, mut poll: impl FnMut() -> bool) {
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..POLLS_PER_CHECK {

@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         fs::create_dir_all(folder)
             .map_err(|error| format!("--report {}: {error}", folder.display()))?;
     }
-    // Controller processes, which run in real time beside the fabric.
+    // Controller processes, which run in real time beside the fabric and store the same commands.
     let real = match arguments.controllers {
         Controllers::Etcd if !has_etcd() => {
             return Err("--controllers etcd: etcd is not installed; install etcd-server, or give --controllers file".into());
@@ -132,7 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(report.holds())
 }
 
-/// Formats the report as JSON.
+/// Formats the report as JSON, for the standard output and for `fabric.json`.
 fn as_json(report: &Report) -> Result<String, Failure> {
     let outcome = &report.outcome;
     let json = json!({

@@ -21,7 +21,7 @@ use super::{Failure, Format, signals};
 
 /// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:\n  wedjat-testbed histories --store etcd --faults kill,pause,cut --seconds 60 --seed 7";
-/// Maximum number of printed violations. The history's file has all.
+/// Maximum number of violations in text output. `--format json` prints all.
 const SHOWN_MAX: usize = 8;
 
 /// Arguments of `histories`.
@@ -66,7 +66,7 @@ pub struct Arguments {
     in_namespaces: bool,
 }
 
-/// Records a history, or reads that of `--check`, and checks it. Returns false if it has a violation.
+/// Records a history and checks it, or checks only the one of `--check`. Returns false if it has a violation.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(file) = &arguments.check {
         return check_file(file);
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(file) => file.clone(),
         None => leaf::find()?,
     };
-    // The processes write their logs there.
+    // The run copies the processes' logs there.
     let scratch = tempfile::tempdir()?;
     let setting = Setting {
         store: arguments.store,
@@ -130,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(is_valid)
 }
 
-/// Parses the kinds of faults on the command line; `all` are those that the store allows.
+/// Parses the kinds of faults on the command line; `all` are those that the store allows, `none` is an empty list.
 fn faults(arguments: &Arguments) -> Result<Vec<ClusterFault>, Failure> {
     let store = arguments.store;
     match arguments.faults.as_str() {
@@ -154,7 +154,8 @@ fn faults(arguments: &Arguments) -> Result<Vec<ClusterFault>, Failure> {
     }
 }
 
-/// Checks a recorded history again. Returns false if it has a violation.
+/// Checks a recorded history again and prints the result as text, whatever `--format` says. Returns false if it has a
+/// violation.
 fn check_file(file: &Path) -> Result<bool, Failure> {
     let describe = |error| format!("--check {}: {error}", file.display());
     let history = File::open(file).and_then(|opened| History::read(BufReader::new(opened)));
@@ -166,7 +167,7 @@ fn check_file(file: &Path) -> Result<bool, Failure> {
     Ok(violations.is_empty())
 }
 
-/// Formats the first violations.
+/// Formats the first [`SHOWN_MAX`] violations as text.
 fn as_sentences(violations: &[Violation]) -> String {
     let shown = violations.iter().take(SHOWN_MAX);
     let mut text: String = shown.map(|violation| format!("VIOLATED: {violation}\n")).collect();
@@ -179,7 +180,8 @@ fn as_sentences(violations: &[Violation]) -> String {
     text
 }
 
-/// Formats the report as text.
+/// Formats the report as text: the injected faults, counts, the longest interval without an answer of a leader, and the
+/// violations.
 fn as_text(report: &Report) -> String {
     let mut text = String::new();
     for injection in &report.injected {
@@ -202,7 +204,7 @@ fn as_text(report: &Report) -> String {
     text + &as_sentences(&report.violations)
 }
 
-/// Formats the report as JSON.
+/// Formats the report as JSON, with all violations.
 fn as_json(report: &Report) -> serde_json::Value {
     let violations = report.violations.iter().map(|violation| {
         json!({ "rule": format!("{:?}", violation.rule), "at_ns": violation.at_ns, "what": violation.description,
@@ -220,7 +222,7 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-/// Writes the history and copies the logs of the processes.
+/// Writes the history to `folder` and copies the processes' logs from the temporary folder `logs`.
 fn write(folder: &Path, report: &Report, logs: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)?;
     let file = folder.join("history.jsonl");

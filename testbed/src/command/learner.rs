@@ -28,7 +28,7 @@ pub struct Arguments {
     format: Format,
 }
 
-/// Compares learner and trace. Returns false if they differ by more than rounding.
+/// Compares learner and trace. Returns false if they differ by more than rounding. Ignores values that the trace lacks.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let path = arguments.trace.display();
     let text = wedjat::state::files::read_text(&arguments.trace)

@@ -28,10 +28,10 @@ use super::{Failure, devices, signals};
 const LEAF_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Longest wait for the leaf to join. It may be long, because an exited leaf is detected at once.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Maximum number of tasks at the workers, besides those queued in the leaf.
+/// Number of this process's packet buffers for tasks at the workers: as many as the leaf can queue.
 const OUTSTANDING: u32 = QUEUE as u32;
 
-/// Optional choice of CPUs.
+/// CPUs that the user chose; `None` for the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Placement {
     /// CPU of the leaf's dispatcher.
@@ -40,7 +40,7 @@ pub struct Placement {
     pub conductor: Option<usize>,
 }
 
-/// Resources shared by all runs.
+/// Devices, EAL and settings shared by all runs, because EAL can start only once per process.
 pub struct Leaves {
     // Drop order: ports before their devices, devices before the pool and EAL.
     /// Ports to the clients and to the workers; `None` while a run has them.
@@ -67,7 +67,7 @@ pub struct Leaves {
 pub struct RunResult {
     /// Measurements of the conductor.
     pub outcome: Outcome,
-    /// Account of the leaf.
+    /// Account of the leaf, which it writes at its end: counters and packet ledger, as JSON.
     pub account: Value,
 }
 
@@ -87,7 +87,7 @@ impl Leaves {
         Ok(Self { ports, clients, workers, environment, binary, leaf_core, core, folder, stop })
     }
 
-    /// Runs a leaf from start to end.
+    /// Runs a new leaf process under `config` from start to end. Fails if the leaf's packet ledger does not balance.
     pub fn run(&mut self, config: &Config) -> Result<RunResult, Failure> {
         let addresses = LeafAddresses::new(config)?;
         let folder = self.folder.path();
@@ -100,7 +100,7 @@ impl Leaves {
         let mut leaf =
             NodeProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
         let node = self.wait_for_leaf(&mut conductor, &mut leaf)?;
-        // The conductor may move to the leaf's CPU, if turns are shorter there.
+        // The conductor's thread moves to the leaf's CPU while turns are shorter there.
         let process = Process::new(conductor, node).on(self.leaf_core, self.core);
         let result = self.run_lockstep(config, &addresses, process);
         // The error of a dead leaf explains more than that of the conductor.
@@ -143,7 +143,8 @@ impl Leaves {
         }
     }
 
-    /// Runs the lockstep on a separate thread, so that this thread and its child processes may use every CPU.
+    /// Runs the lockstep on a separate, pinned thread, so that this thread and its child processes keep their CPUs.
+    /// Returns the process with the outcome, because its conductor must live longer than the leaf.
     fn run_lockstep(
         &mut self,
         config: &Config,
@@ -180,8 +181,8 @@ pub fn command(file: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns both devices with their arguments. This process is the server of memif, so that leaves can come
-/// and go.
+/// Returns both devices with their arguments, for this process or for the leaf, by `role`. This process is the server
+/// of memif, so that leaves can come and go.
 fn device_arguments(folder: &Path, role: &str) -> [String; 2] {
     [(CLIENTS_DEVICE, 0), (WORKERS_DEVICE, 1)]
         .map(|(name, id)| devices::memif(folder, name, id, role, ""))

@@ -18,17 +18,17 @@ use super::Failure;
 #[derive(Subcommand, Debug)]
 pub enum PortsCommand {}
 
-/// Cannot be called.
+/// Cannot be called, as [`PortsCommand`] has no values.
 pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
     match command {}
 }
 
-/// Always fails.
+/// Always fails, so that a subcommand with ports can refuse before it does any work.
 pub fn check() -> Result<(), Failure> {
     without_dpdk()
 }
 
-/// Returns the error of this build.
+/// Returns the error of this build, as a result of any type.
 fn without_dpdk<T>() -> Result<T, Failure> {
     Err("built without DPDK, so it cannot open a port; build with the feature `dpdk` (the default)"
         .into())
@@ -39,12 +39,12 @@ pub fn version() -> Option<String> {
     None
 }
 
-/// Type without values.
+/// Type without values. As a private field, it makes a public type of this file impossible to construct.
 enum Never {}
 
-/// Port type of this build. No device has such a port.
+/// Port type that satisfies the trait bounds of the subcommands' code. No device has such a port.
 pub type QueuePort = RingPort;
-/// Pool type of this build. No environment has such a pool.
+/// Pool type that satisfies the trait bounds of the subcommands' code. No environment has such a pool.
 pub type PoolHandle = FramePool;
 
 /// A running EAL with a packet pool; has no values in this build.
@@ -87,7 +87,7 @@ impl Eal {
     }
 }
 
-/// Registration of a thread; has no values in this build.
+/// Registration of a thread at EAL; has no values in this build.
 pub enum Lcore {}
 
 /// Pool of packet buffers; has no values in this build.
@@ -144,15 +144,15 @@ pub struct AgentOptions {
 /// Workers of an agent, as threads.
 #[allow(dead_code, reason = "no agent runs in this build")]
 pub struct Threads<W> {
-    /// CPUs of the workers.
+    /// CPUs of the workers, assigned in turn.
     pub cpus: Vec<usize>,
     /// Time for which an idle worker spins before it sleeps.
     pub spin: Duration,
-    /// Returns the function of each worker.
+    /// Returns the function that a worker's thread calls for each task.
     pub work: W,
 }
 
-/// Always fails.
+/// Always fails. In a build with DPDK, it runs an agent with its workers.
 pub fn run_with<S>(
     _: &AgentConfig,
     _: &AgentOptions,

@@ -29,7 +29,8 @@ pub enum PortsCommand {
     },
 }
 
-/// Executes a subcommand of a build with ports. Always returns true: its report itself states an invalid result.
+/// Executes a subcommand of a build with ports. Always returns true, also for an invalid result, which only the text
+/// report states.
 pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
     let PortsCommand::BenchHost { arguments, format } = command;
     let json = format == Format::Json;
@@ -37,17 +38,17 @@ pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Checks that this build has ports, which it has: `no_ports.rs` fails here.
+/// Succeeds, because this build has ports. The counterpart in `no_ports.rs` always fails.
 pub fn check() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the version of DPDK.
+/// Returns the version of DPDK; `None` if its shared library cannot be loaded.
 pub fn version() -> Option<String> {
     wedjat::io::dpdk::version().ok()
 }
 
-/// A running EAL with a packet pool.
+/// A running EAL with a packet pool. A process can have only one.
 pub struct Environment {
     /// EAL.
     pub eal: Eal,

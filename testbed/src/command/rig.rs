@@ -28,7 +28,7 @@ use super::{Failure, devices};
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// Duration of the floor measurement in seconds.
 const FLOOR_S: f64 = 0.25;
-/// Longest wait for the links to a leaf started separately.
+/// Longest wait for the links to a separately started leaf or agent. Nodes of `lockstep` use it for their clock, too.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Settings of a run: addresses, generator and workers.
@@ -54,7 +54,7 @@ pub struct RunSettings {
     pub core: Option<usize>,
 }
 
-/// The open devices.
+/// The open devices and EAL, shared by all runs of this process.
 pub struct Rig {
     // Drop order: ports before their devices, devices before the buffer pool and EAL.
     /// Port of the generator; `None` while a run has it.
@@ -161,7 +161,7 @@ impl Rig {
             running.join().map_err(|_| Failure::from("generator and workers panicked"))
         })??;
         let is_resolved = generator.phase() != Phase::Unresolved;
-        // Keeps the ports for the next run, even if the leaf does not answer. An error or a panic of `run` loses them.
+        // Keeps the ports for the next run, even if the leaf does not answer. An earlier error or panic loses them.
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
         let node_pauses = node.map(WatchedNode::finish).unwrap_or_default();
@@ -258,8 +258,8 @@ enum Workers {
 }
 
 impl Workers {
-    /// Returns the workers' report on the whole run. Only its verdict on late replies is limited to these undisturbed
-    /// slices.
+    /// Returns the workers' report on the whole run. Only its verdict on late replies is limited to the undisturbed
+    /// `slices`.
     fn report(&self, slices: &Slices) -> rack::Report {
         match self {
             Self::Rack(rack, _) => rack.report_judged_by(Some(slices)),
@@ -271,7 +271,7 @@ impl Workers {
 /// Generator and workers, moved into `run` and back.
 type GeneratorAndWorkers = (Generator<QueuePort, PoolHandle>, Workers);
 
-/// Runs generator and workers in one loop on CPU `core`.
+/// Runs generator and workers in one loop on CPU `core`, until the run is over. `stop` ends it early.
 fn run(
     mut generator: Generator<QueuePort, PoolHandle>,
     mut workers: Workers,

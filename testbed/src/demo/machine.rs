@@ -1,5 +1,5 @@
 //! Pauses that this machine imposes on a program that never waits. They are the reason for the demo's
-//! emulated time: they would dominate response times in real time.
+//! emulated time, which is the default: in real time, they would dominate response times.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::page::PlotError;
 
 /// Shortest gap between two clock readings that counts as a pause.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
-/// Maximum number of recorded pauses.
+/// Maximum number of recorded pauses. The memory is reserved, so that recording one never allocates.
 const PAUSES_MAX: usize = 100_000;
 /// Size of the plot in pixels.
 const SIZE: (u32, u32) = (900, 240);
@@ -41,7 +41,8 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Reads the clock continuously for `length`, on the caller's CPU.
+    /// Records the pauses of the calling thread for `length`: it reads the clock continuously, and a large gap between
+    /// two readings is a pause.
     #[must_use]
     pub fn watch(length: Duration) -> Self {
         let start = Instant::now();

@@ -29,8 +29,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Creates a row. The leaf's ledger compares its received packets with those that it sent, consumed or dropped. An
-    /// unbalanced ledger makes the row invalid.
+    /// Creates the row of a first attempt. The leaf's ledger compares its received packets with those that it sent,
+    /// consumed or dropped. An unbalanced ledger makes the row invalid.
     #[must_use]
     pub fn new(
         policy: String,

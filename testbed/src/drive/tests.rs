@@ -222,7 +222,8 @@ fn rack_losses_are_generator_losses() {
 // promise: measurement.2
 #[test]
 fn a_late_rack_makes_the_run_invalid() {
-    // Tasks of 500 ns: one turn of the loop has three readings of the clock, 210 ns, far more than the allowed 5%.
+    // Replies may be late by 5% of the service time: 25 ns for tasks of 500 ns. One turn of the loop has three readings
+    // of the clock and takes 210 ns.
     let (report, rack, _) = driven(4, &load(200e3, "fixed(500ns)"), Options::default());
     assert!(!rack.valid && !report.valid);
     assert!(

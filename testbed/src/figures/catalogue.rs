@@ -1,5 +1,6 @@
 //! Figures of curves over one flag, for example the load: their set-ups and series. A pair of texts is a flag
-//! of `wedjat-testbed sim` and its value. Titles name the paper and the number of the reproduced figure.
+//! of `wedjat-testbed sim` and its value. The title of a reproduced figure names the paper, and the figure's number
+//! if the paper has that figure.
 
 use super::Quantity::{Imbalance, Mean, Messages, P99};
 use super::{Figure, Keys, Quantity};
@@ -15,11 +16,11 @@ const TRIMODAL: (&str, &str) = (
     "service",
     "mix(0.333333333333*normal(50us,5us), 0.333333333333*normal(500us,50us), 0.333333333334*normal(5000us,500us))",
 );
-/// Pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
+/// Pool of 480 workers, about the median size, on whole servers: 15 racks of 32 workers under one spine.
 const MEDIAN: (&str, &str) = ("racks", "32,32,32,32,32,32,32,32,32,32,32,32,32,32,32");
 
-// Series of figures: the label of a curve, and its flags. Most labels are names of policies. The first list is for one
-// rack, the second for racks under a spine.
+// Series of figures: the label of a curve, and its flags. Most labels are names of policies. The lists are for one
+// rack, for racks under a spine, for the LSQ paper, and for the comparison of policies from all papers.
 const ONE_RACK: &[(&str, Keys)] = &[
     ("horus", &[("policy", "horus")]),
     ("racksched", &[("policy", "racksched")]),

@@ -13,7 +13,7 @@ use super::{Output, command_of_figure, draw};
 
 /// Sizes of the cluster in cores.
 const SIZES: [u32; 3] = [64, 128, 256];
-/// Arms of the paper, in the figure of runtimes. The figure of makespans has all arms.
+/// Arms of the paper, which the figure of runtimes compares. The figure of makespans also has the arms of this project.
 const PAPER: [Arm; 3] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper];
 
 /// Makes the figure of makespans, with all columns of the paper's table 3.
@@ -57,7 +57,7 @@ pub(super) fn runtimes(out: &Output, full: bool) -> Result<(), String> {
                 let row = row.as_ref().map_err(String::clone)?;
                 let results = row.runs.iter().flat_map(|run| &run.workflows);
                 let results: Vec<_> = results.filter(|row| row.workflow == workflow).collect();
-                // Mean of a value over the runs, which `value` gets by index.
+                // Mean of a value over the runs. `value` returns it for the run with this index.
                 let mean = |value: &dyn Fn(usize) -> f64| {
                     MeanDeviation::of(&(0..results.len()).map(value).collect::<Vec<_>>()).mean
                 };
@@ -94,7 +94,8 @@ fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
     ClusterReport::of(runs).ok_or_else(|| "no run".to_owned())
 }
 
-/// Writes a figure, its table, and the commands for both.
+/// Writes a figure, its table, and two commands: the first makes these files again, the second prints the results of
+/// all arms.
 fn finish(out: &Output, name: &str, full: bool, plot: &str, table: &str) -> Result<(), String> {
     let seeds = if full { 100 } else { 10 };
     let command = format!(

@@ -100,7 +100,7 @@ fn keys(
     keys
 }
 
-/// Runs the fabric of these flags. Returns the results of its pools.
+/// Simulates the fabric of these flags. Returns the results of its pools.
 fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     let cell = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?;
     let Model::Fabric(mut config) = cell.model else { return Err("no fabric".to_owned()) };

@@ -21,7 +21,7 @@ const POLICIES: [(&str, &str); 7] = [
     ("lsq-update(.2)", "lsq-update(.2), without rates"),
 ];
 /// Mean service times in which 1000 tasks arrive: 100 servers at load 0.8 receive 80 tasks per mean service
-/// time.
+/// time, because the model scales their speeds to a mean of 1.
 const TIMES_PER_1000: f64 = 12.5;
 
 /// Makes the figure. A mean service time is 100 us, so a run lasts 1 s, or 10 s if `full`. The shuffle comes

@@ -44,7 +44,7 @@ const PER_GENERATION: [(Kind, u64, u64); 3] =
     [(Kind::Leaf, 1000, 3), (Kind::Spine, 100, 2), (Kind::Pool, 10, 2)];
 /// Maximum length of a follower's connection.
 const SESSION_MAX: Duration = Duration::from_secs(6);
-/// Pool in which all followers have workers.
+/// Pool in which all followers have workers, so that each change of it reaches all of them.
 const COMMON: u16 = 1;
 /// Largest queue limit in a command.
 const QUEUE_MAX: u64 = 60_000;
@@ -63,11 +63,11 @@ pub struct RunState {
     answer_timeout: Duration,
     /// Operations and messages so far.
     history: RefCell<History>,
-    /// Controller that answered last as the leader, from 0; `usize::MAX` before the first one.
+    /// Controller that served the last read or change, as only a leader does, from 0; `usize::MAX` before the first.
     leader: Arc<AtomicUsize>,
-    /// Time of the last answer of a leader.
+    /// Time of the last served read or change.
     served_ns: Cell<u64>,
-    /// Longest interval without an answer of a leader: its length and its end.
+    /// Longest interval without a served read or change: its length and its end.
     longest_gap: Cell<(Duration, Duration)>,
     /// Next unique number.
     counter: Cell<u64>,
@@ -142,7 +142,7 @@ impl RunState {
         self.history.take()
     }
 
-    /// Returns the longest interval without an answer of a leader, until now: its length and its end.
+    /// Returns the longest interval without a served read or change, until now: its length and its end.
     #[must_use]
     pub fn longest_gap(&self) -> (Duration, Duration) {
         let now = self.now_ns();
@@ -155,12 +155,12 @@ impl RunState {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Returns a new number, for values that identify the write that made them.
+    /// Returns a new number, for values that identify the write that made them, and for processes of followers.
     fn unique_number(&self) -> u64 {
         self.counter.replace(self.counter.get() + 1)
     }
 
-    /// Records an answer of a leader.
+    /// Records that this controller served a read or a change.
     fn record_leader(&self, controller: usize) {
         self.leader.store(controller, Ordering::Relaxed);
         self.longest_gap.set(self.longest_gap());
@@ -201,7 +201,7 @@ impl RunState {
     }
 
     /// Sends a request over the connection to a controller, which it opens if necessary. Closes the
-    /// connection if the outcome is unknown.
+    /// connection if a command's outcome is unknown or the caller stops waiting.
     async fn send_request(
         &self,
         connections: &mut [Option<Client>],
@@ -293,8 +293,8 @@ impl RunState {
         Ok(())
     }
 
-    /// Makes a change and reads it after all faults. Waits until all followers have it, and until one has
-    /// received messages over two connections. Returns the time until the change was stored.
+    /// Makes a change and reads it after all faults. Waits until all followers have it, and until a
+    /// process of a follower has received messages over two connections. Returns the time until the change was stored.
     ///
     /// # Errors
     /// If one of these steps takes too long.
@@ -327,8 +327,8 @@ impl RunState {
         })
     }
 
-    /// Returns true if a follower received the first message of a second connection. Otherwise the history
-    /// does not show if followers go back.
+    /// Returns true if a process of a follower received messages over two connections in the run. Followers mostly go
+    /// back to an older version at a new connection, so a history without one proves little about them.
     fn has_reconnected(&self) -> bool {
         let history = self.history.borrow();
         let mut firsts = BTreeSet::new();
@@ -336,7 +336,7 @@ impl RunState {
         updates.any(|update| !firsts.insert(update.process))
     }
 
-    /// Returns the followers that have not received a version.
+    /// Returns the followers whose last message is older than a version.
     fn lagging_followers(&self, followers: u16, version: u64) -> Vec<String> {
         let history = self.history.borrow();
         let nodes = (1..=followers).map(|id| NodeId::Leaf(id).to_string());
@@ -444,7 +444,7 @@ impl RunState {
         }
     }
 
-    /// Follows a controller over one connection and records each message.
+    /// Follows a controller over one connection and records each message. Ends at a message that the follower refuses.
     async fn session(&self, follower: &mut Follower, controller: usize) -> Result<(), String> {
         let asked_ns = self.now_ns();
         let mut client = connect(&self.sockets[controller]).await?;

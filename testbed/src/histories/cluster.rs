@@ -222,12 +222,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the folder of a controller's file.
+    /// Returns the folder where the file system for a controller's store file is mounted.
     fn store_folder(&self) -> PathBuf {
         self.folder.path().join("store")
     }
 
-    /// Returns the folder of the processes' logs.
+    /// Returns the folder of the processes' configurations, sockets and logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -279,7 +279,8 @@ impl Cluster {
         }
     }
 
-    /// Starts the process of a host, unless it runs.
+    /// Starts the process of a host, unless it was started and not killed since. Does not replace a process that ended
+    /// by itself.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -324,7 +325,7 @@ impl Cluster {
         drop(self.process_slot(host).take());
     }
 
-    /// Pauses or resumes a process, unless it was killed.
+    /// Pauses or resumes the process of a host, unless it was killed.
     pub fn pause(&mut self, host: Host, is_paused: bool) {
         let signal = if is_paused { Signal::STOP } else { Signal::CONT };
         if let Some(process) = self.process_slot(host) {

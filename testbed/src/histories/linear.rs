@@ -1,9 +1,10 @@
 //! Linearizability of one object's history: a just-in-time search after Wing and Gong, and Lowe.
 //!
 //! The search walks through the requests and answers in the order of time. It keeps every configuration that
-//! explains them so far: a state of the object, and the set of open operations that have taken effect. An
-//! operation takes effect no earlier than another operation's answer requires. An operation without an answer
-//! may take effect at any later time, or never. The history is rejected if no configuration remains.
+//! explains them so far: a state of the object, and the set of open operations that have taken effect. The search
+//! is just-in-time: an operation that changes the state takes effect only when an answer, its own or another's,
+//! requires it. An operation without an answer may take effect at any later time, or never. The history is rejected if
+//! no configuration remains.
 //!
 //! `LinearizabilityTester` of the crate `stateright` was compared. It forgets refuted states and copies the remaining
 //! history at each step. It took 13 s to reject a read beside ten writes without an answer, and more than a minute for
@@ -59,8 +60,8 @@ struct Configuration<S> {
     unanswered: BTreeSet<usize>,
 }
 
-/// Minimal configurations. With equal state and equal answered calls, a configuration with fewer unanswered
-/// calls explains more.
+/// Configurations, none of them redundant. A configuration is redundant if another one has equal state, equal answered
+/// calls and a subset of its unanswered calls: fewer used calls leave more for later.
 struct Frontier<S> {
     /// Sets of unanswered calls, by state and answered calls.
     sets: HashMap<(S, BTreeSet<usize>), Vec<BTreeSet<usize>>>,
@@ -73,7 +74,7 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
         Self { sets: HashMap::new(), count: 0 }
     }
 
-    /// Adds a configuration. Returns false if another one explains as much.
+    /// Adds a configuration, and removes those that it makes redundant. Returns false if it is redundant itself.
     fn add(&mut self, configuration: &Configuration<S>) -> bool {
         let sets = self
             .sets
@@ -102,8 +103,8 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
     }
 }
 
-/// Open calls of all configurations: those with an answer later in the history, and those without one. A call is open
-/// from its request to its answer.
+/// Open calls at the current event of the search: those with an answer later in the history, and those without one. A
+/// call is open from its request to its answer, or to the end of the history.
 struct OpenCalls<'a, M: Model> {
     /// All calls of the history.
     calls: &'a [Interval<M::Call>],
@@ -112,7 +113,8 @@ struct OpenCalls<'a, M: Model> {
 }
 
 impl<M: Model> OpenCalls<'_, M> {
-    /// Lets all calls take effect that change nothing and fit this state: no later order explains more.
+    /// Lets all open calls with an answer take effect that change nothing and fit this state. No later order explains
+    /// more.
     fn settle(&self, configuration: &mut Configuration<M::State>) {
         let pure_calls = self.answered.iter().filter(|index| M::is_pure(&self.calls[**index].call));
         let pure_calls = pure_calls
@@ -121,8 +123,8 @@ impl<M: Model> OpenCalls<'_, M> {
         configuration.answered.extend(pure_calls);
     }
 
-    /// Returns all configurations after one more call takes effect. A call without an answer counts only if it
-    /// changes the state.
+    /// Returns all configurations that can follow this one, each by the effect of one more open call. A call without an
+    /// answer counts only if it changes the state.
     fn next(&self, configuration: &Configuration<M::State>) -> Vec<Configuration<M::State>> {
         let mut successors = Vec::new();
         for &index in self.answered.difference(&configuration.answered) {
@@ -156,7 +158,7 @@ impl<M: Model> OpenCalls<'_, M> {
         successors
     }
 
-    /// Collects all configurations after `from` in which the call has taken effect, by a depth-first search.
+    /// Adds to `out` all configurations after `from` in which the call has just taken effect, by a depth-first search.
     fn reach(
         &self,
         from: Configuration<M::State>,

@@ -40,7 +40,8 @@ pub struct Setting {
     pub time: Duration,
     /// Seed of faults and clients.
     pub seed: u64,
-    /// Lease of a leader: the time-limited right to change the fabric, which the leader renews.
+    /// Lease of a leader: the time-limited right to change the fabric, which the leader renews. Also the unit of
+    /// the faults' lengths and of the clients' timeout; with [`Store::File`], only that.
     pub lease: Duration,
     /// Number of clients.
     pub clients: u32,
@@ -59,9 +60,10 @@ pub struct Report {
     pub history: History,
     /// Injected faults.
     pub injected: Vec<Injection>,
-    /// Longest interval without an answer of a leader: its length and its end.
+    /// Longest interval without an answer of a leader: its length, and its end since the start of the run.
     pub longest_gap: (Duration, Duration),
-    /// Time from the end of the faults to the first stored change.
+    /// Time from the end of the faults until a leader stored the final change, which tests the service; `None` if the
+    /// test failed.
     pub recovered: Option<Duration>,
     /// Violations, in the order of time.
     pub violations: Vec<Violation>,

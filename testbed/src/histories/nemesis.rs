@@ -186,7 +186,7 @@ pub struct Nemesis<'a> {
     pub cluster: &'a Mutex<Cluster>,
     /// Store of the cluster.
     pub store: Store,
-    /// Controller that answered last as the leader, from 0.
+    /// Controller that answered last as the leader, from 0; `usize::MAX` before the first one.
     pub leader: &'a AtomicUsize,
     /// Start of the run.
     pub began: Instant,

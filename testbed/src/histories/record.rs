@@ -56,7 +56,7 @@ impl Field {
     }
 }
 
-/// Value of an entity.
+/// Value of an entity: only the parts that recorded commands set, for the comparison of states with commands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
     /// Fixed value from an `add-*` command: an address, or a pool's policy; empty for a server.
@@ -137,7 +137,7 @@ pub fn of_topology(reply: &TopologyReply) -> State {
     state
 }
 
-/// Returns the entities of a fabric.
+/// Returns the entities of a fabric: same as [`of_topology`], for a controller in this process.
 #[must_use]
 pub fn of_fabric(fabric: &Fabric) -> State {
     let failed = |is_failed: bool| [(Field::Failed, is_failed.into())];
@@ -164,8 +164,8 @@ pub fn of_fabric(fabric: &Fabric) -> State {
     state
 }
 
-/// Returns a command's key and change; `None` for a command that changes several keys or none of these
-/// settings, which histories cannot record.
+/// Returns a command's key and change; `None` for a command that histories cannot record: it changes several keys
+/// or none of these settings, or the controller chooses its key.
 #[must_use]
 pub fn of_command(command: &Command) -> Option<(Key, Change)> {
     let spine = |id: u16| Key(Kind::Spine, id.into());
@@ -278,7 +278,8 @@ pub struct Operation {
     pub answer: Answer,
 }
 
-/// Message that a follower received. The follower refuses a message that is older than its view.
+/// Message that a follower received. The follower refuses a message that is older than its view; the history contains
+/// that message too, as evidence against its sender. In emulated time: a version that a node has applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Update {
     /// Name of the node.
@@ -295,9 +296,10 @@ pub struct Update {
     pub term: u64,
     /// Version of the fabric.
     pub version: u64,
-    /// Hash of the follower's whole view after the message.
+    /// Hash of the view with the message's changes, to compare views of one version. In emulated time: of the node's
+    /// members.
     pub view: u64,
-    /// Entities in the view.
+    /// Entities of the view to compare with clients' reads: its pools, or none in emulated time.
     pub part: State,
 }
 

@@ -2,9 +2,10 @@
 //! on packets.
 //!
 //! The conductor (this code) emulates clients, hops and workers as in [`super::run()`]. It gives nodes their
-//! turns, in which they poll until they are quiet. It draws from the simulator's
-//! streams in the simulator's order. Tasks go from the clients to the spine without a hop, because the model
-//! has them arrive there. The spine's heartbeats reach the leaves at once.
+//! turns, in which they poll until they are quiet. It draws tasks from the simulator's streams in the simulator's
+//! order. Leaves repeat signals and send heartbeats at other times than in the model, so a run equals the model
+//! only with a constant hop delay and without loss. Tasks go from the clients to the spine without a hop, because
+//! the model has them arrive there. The spine's heartbeats reach the leaves at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -72,14 +73,15 @@ pub struct Report {
     pub lost: BTreeMap<&'static str, u64>,
     /// Time from a leaf's end to the last task that the spine still sent to it, in nanoseconds, by rack.
     pub chosen_after_ns: BTreeMap<usize, u64>,
-    /// Signals (idleness and average load) sent by leaves, without heartbeats.
+    /// Signals (idleness and average load) sent by leaves, without keep-alives. Under [`Protocol::Silent`] the
+    /// heartbeats are load signals, and count.
     pub signals: u64,
     /// Number of idle signals among them, which say that a leaf now has idle workers or no longer has any; and number
     /// of idle signals that repeat the leaf's previous one.
     pub idle_signals: (u64, u64),
-    /// Counters of each node: the spine first, then the leaves.
+    /// Counters of each node: the spine first, then the leaves. Empty for an ended leaf.
     pub counted: Vec<BTreeMap<&'static str, u64>>,
-    /// Errors in the nodes' ledgers.
+    /// Errors: ledgers of live nodes that do not balance, and answers from a wrong source address.
     pub faults: Vec<String>,
 }
 
@@ -235,7 +237,8 @@ fn node(text: &str, seed: u64) -> Result<Node, String> {
 }
 
 impl<'a> Run<'a> {
-    /// Creates all nodes and schedules the script. At most 200 racks fit into the leaves' addresses.
+    /// Creates all nodes, and the engine, whose calendar contains the script. At most 200 racks fit into the leaves'
+    /// addresses.
     fn new(config: &'a Config) -> Result<Self, String> {
         if config.tasks >= u64::from(u32::MAX) || config.racks.len() > 200 {
             return Err("too many tasks or racks".to_owned());
@@ -590,7 +593,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks the nodes' ledgers, and returns the outcome and the report.
+    /// Checks the ledgers of the live nodes, counts the remaining tasks as lost, and returns the outcome and the
+    /// report.
     fn finish(mut self) -> (Outcome, Report) {
         let counters_of = |node: &Node| {
             let cores = node.local.iter().flat_map(LocalLeaf::cores);
@@ -613,7 +617,7 @@ impl<'a> Run<'a> {
             self.report.counted.push(counted);
         }
         self.engine.end_rest(&self.slots);
-        // Tasks that a node kept or dropped, or whose reply it dropped.
+        // Tasks that a live node kept or dropped, or whose reply it dropped, and those queued at an ended leaf.
         let stranded = self.slots.iter().flatten().count() as u64;
         if stranded > 0 {
             *self.report.lost.entry("kept").or_default() += stranded;

@@ -77,7 +77,7 @@ impl LeafAddresses {
         RackPort { mac, layout: self.layout, udp_port: wedjat::wire::task::UDP_PORT }
     }
 
-    /// Returns the leaf's configuration, with its dispatcher on CPU `core`.
+    /// Returns the leaf's configuration, with its first dispatcher on CPU `core`.
     #[must_use]
     pub fn leaf<'a>(&self, config: &'a Config, core: usize, state: &'a Path) -> LeafConfig<'a> {
         let have_one_speed = config.speeds.windows(2).all(|pair| pair[0] == pair[1]);

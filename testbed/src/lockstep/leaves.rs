@@ -1,5 +1,5 @@
 //! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on
-//! packets, for policies whose members send their load reports in messages.
+//! packets, for policies whose members send load reports in messages or answer probes.
 //!
 //! The loop, its streams, delays and servers are those of the model. A server tracks each leaf's estimate of
 //! its load ([`wedjat::policy::member::MemberSide`]). Each leaf has its own clients, and the model's servers
@@ -54,7 +54,7 @@ const LEAVES_MAX: usize = 100;
 /// Details of a run beyond the model's outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunDetails {
-    /// Load reports sent to leaves because of tasks.
+    /// Load reports sent to leaves, except those before the first task.
     pub reports: u64,
     /// Probes (questions for a worker's queue length) sent by leaves; each was answered.
     pub probes: u64,
@@ -242,8 +242,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives a leaf a turn and collects its output. Repeats the turn while the leaf sends packets, because ARP
-    /// replies may follow them.
+    /// Gives a leaf a turn and collects its output. Repeats the turn while the leaf sends packets, so that it receives
+    /// the answers to its ARP requests.
     fn turn(&mut self, index: usize, now_ns: u64) -> Result<LeafOutput, LockstepError> {
         let (node, mut output) = (&mut self.nodes[index], LeafOutput::default());
         loop {
@@ -318,7 +318,7 @@ impl Dispatchers for Leaves {
     type Error = LockstepError;
 
     fn tick(&mut self, _index: usize, _now_ns: u64) -> Result<(), LockstepError> {
-        Ok(()) // a leaf has its own clock
+        Ok(()) // a leaf has its own timers, see `advance`
     }
 
     fn next_benchmark(&mut self, _index: usize) -> Option<Member> {
@@ -438,7 +438,8 @@ impl Dispatchers for Leaves {
     }
 
     fn picks(&self) -> (u64, u64) {
-        // The model counts the servers' reports itself, so that only probes are left. No switch takes part.
+        // The model counts the servers' reports itself, so that only probes are left. No switch takes part, so no
+        // decision needs a second pass through one.
         (self.nodes.iter().map(|node| node.probe_answers).sum(), 0)
     }
 }

@@ -22,9 +22,10 @@ use wedjat::wire::udp;
 use super::Scheduler;
 use crate::sim::rack::Cores;
 
-/// Number of consecutive polls without progress that ends a turn, as in [`wedjat::clock::EmulatedClock`].
+/// Number of consecutive polls without packets that ends a turn. Equals that of [`wedjat::clock::EmulatedClock`], so
+/// that nodes in memory and in processes end a turn after the same poll.
 const QUIET_POLLS: u32 = 2;
-/// Maximum number of packets on each wire.
+/// Maximum number of packets in each direction of a wire.
 const DEPTH: usize = 512;
 /// Maximum number of bytes of a frame.
 const FRAME_BYTES: usize = 256;
@@ -113,7 +114,7 @@ impl LocalLeaf {
         &self.cores
     }
 
-    /// Returns all cores by value, to be closed.
+    /// Returns all cores by value. The caller closes them, which drops and counts the held packets.
     #[must_use]
     pub fn into_cores(self) -> Vec<Leaf<RingPort, FramePool>> {
         self.cores
@@ -136,7 +137,7 @@ pub struct SpreadingEnd {
 }
 
 impl SpreadingEnd {
-    /// Sets whether replies reach the core that sent the task (true), or any core (false).
+    /// Sets whether replies reach the core that sent the task (true), or a core given by another hash (false).
     pub fn set_steered(&mut self, steered: bool) {
         self.cores.steered = steered;
     }
@@ -147,7 +148,7 @@ impl SpreadingEnd {
         self.queues
     }
 
-    /// Returns the queue that a frame is sent to.
+    /// Returns the queue for a frame: that of its task's number, or queue 0 for a frame too short for a number.
     fn queue_of(&self, frame: &[u8]) -> usize {
         // The clients' tasks and the workers' replies have the extension, and no IP options.
         if self.cores.count == 1 || frame.len() < udp::PAYLOAD + task::LEN + task::EXTENSION_LEN {
@@ -166,7 +167,8 @@ impl Port for SpreadingEnd {
         self.queues.iter_mut().map(|queue| queue.rx_burst(burst)).sum()
     }
 
-    /// Sends each packet to its core's queue, until one is full.
+    /// Sends the packets in order, each to its core's queue. Stops at the first full queue, and leaves the rest in
+    /// `burst`.
     fn tx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
         let mut sent = 0;
         while let Some(first) = burst.first() {
@@ -185,7 +187,8 @@ impl Port for SpreadingEnd {
 }
 
 impl Scheduler for LocalLeaf {
-    /// Polls all cores in turn until no core moves a packet. The progress of all cores is added up.
+    /// Polls all cores in turn until no core moves a packet. Returns the sums of their packets, and the earliest of
+    /// their timers.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let Self { cores, polls } = self;
         let poll = |cores: &mut Vec<_>| {
@@ -217,7 +220,8 @@ impl LocalAgent {
         Ok((agent, far, pool))
     }
 
-    /// Like [`LocalAgent::new`], with packets from `pool`. An agent with peers uses `settings`, if given.
+    /// Like [`LocalAgent::new`], with packets from `pool`. For an agent with peers (agents that forward tasks to each
+    /// other), `settings` replace the usual settings, if given. The usual ones contain the real start time.
     ///
     /// # Errors
     /// If the configuration is invalid.
@@ -248,7 +252,7 @@ impl LocalAgent {
         &self.agent
     }
 
-    /// Returns the agent by value, to be closed.
+    /// Returns the agent by value. The caller closes it, which drops and counts the held tasks.
     #[must_use]
     pub fn into_agent(self) -> Agent<RingPort, FramePool> {
         self.agent
@@ -268,7 +272,8 @@ impl Scheduler for LocalAgent {
     }
 }
 
-/// Polls until `QUIET_POLLS` polls in a row moved no packet. Returns the node's progress so far.
+/// Gives a node a turn: polls until `QUIET_POLLS` polls in a row moved no packet. Adds the polls to `polls`. Returns
+/// the node's progress so far.
 #[inline]
 fn until_quiet<N>(
     polls: &mut u64,

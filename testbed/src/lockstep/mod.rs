@@ -1,10 +1,10 @@
 //! A real scheduler in emulated time. The conductor (the code in this module) emulates the clients, network and
 //! workers around it, as in the simulator's model `rack`, and advances the time.
 //!
-//! The scheduler is a leaf with its own ports, packets, stages and timers, in another process ([`Process`])
-//! or in this one ([`LocalLeaf`]). The conductor gives it a turn for each packet and for each of its timers, at
-//! the due time. In a turn the scheduler polls until it is quiet, and its clock does not advance. A run is
-//! therefore a function of its seeds.
+//! The scheduler is a node (leaf, spine or agent) with its own ports, packets, stages and timers. A leaf is in another
+//! process ([`Process`]) or in this one ([`LocalLeaf`]). The conductor gives it a turn for each packet and for each of
+//! its timers, at the due time. In a turn the scheduler polls until it is quiet, and its clock does not advance. A run
+//! is therefore a function of its seeds.
 //! A task's start and response time equal those of the simulator under the same seeds, to the picosecond;
 //! [`crate::sim::digest`] hashes them all into one number.
 //!

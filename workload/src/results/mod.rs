@@ -21,7 +21,7 @@ pub use task::{RunTasks, Status, Task};
 /// Maximum number of tasks of a run whose tasks are recorded. A task takes about 100 bytes of memory until
 /// its run has ended.
 pub const TASKS_MAX: u64 = 1 << 25;
-/// Maximum number of runs that are drawn.
+/// Maximum number of runs of a command with plots or page. Each seed counts as a run.
 pub const RUNS_MAX: usize = 2000;
 
 /// Options for the results of runs.
@@ -45,7 +45,7 @@ impl ResultArgs {
         self.plot.is_some() || self.html.is_some() || self.log_tasks.is_some()
     }
 
-    /// Returns the option that needs the tasks, for messages.
+    /// Returns the first option that needs the tasks, for messages. Only valid if [`ResultArgs::need_tasks`].
     #[must_use]
     pub fn option(&self) -> &'static str {
         match (&self.log_tasks, &self.plot) {
@@ -55,8 +55,8 @@ impl ResultArgs {
         }
     }
 
-    /// Refuses runs that are too long to record or too many to draw, before the first of them starts. `tasks`
-    /// is the number of tasks of the longest run.
+    /// Refuses runs that are too long to record or too many to draw, before the first of them starts. `runs` counts
+    /// each seed. `tasks` is the number of tasks of the longest run.
     ///
     /// # Errors
     /// The limit and the fix.
@@ -77,7 +77,7 @@ impl ResultArgs {
     }
 }
 
-/// Collects the tasks of runs, and writes the results at the end.
+/// Collector of runs. Writes the log of tasks run by run, and plots and page at the end.
 pub struct Results {
     /// Folder of the plots.
     plot: Option<PathBuf>,
@@ -92,8 +92,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// Opens the files that the options name, before the first run, so that an error costs no run. Returns `None` if
-    /// they name none.
+    /// Opens the log, and checks that plots and page can be written, before the first run, so that an error costs no
+    /// run. Returns `None` if the options name no output.
     ///
     /// # Errors
     /// If a file cannot be written, or a folder cannot be made.
@@ -123,7 +123,8 @@ impl Results {
         Ok(Some(Self { plot: args.plot.clone(), html, log, runs: Vec::new(), draws }))
     }
 
-    /// Adds a run. Runs of one number are seeds of the same run, and must follow each other.
+    /// Adds a run with one seed: writes its tasks to the log, and keeps its figures if runs are drawn. Runs of one
+    /// number are seeds of the same run, and must follow each other.
     ///
     /// # Errors
     /// If the log of tasks cannot be written.
@@ -150,7 +151,7 @@ impl Results {
     /// If a plot cannot be drawn, or a file cannot be written.
     pub fn finish(self, heading: &str) -> Result<(), String> {
         let Self { plot, html, log, mut runs, .. } = self;
-        // A sweep runs in random order.
+        // The generator may offer the loads of a sweep in random order.
         runs.sort_by_key(|(number, _)| *number);
         if let Some(mut log) = log {
             log.flush().map_err(|error| explain(&log, &error))?;
@@ -194,7 +195,7 @@ const EXPLANATION: &str = "<p>Times are response times in microseconds, from the
     &plusmn; precedes half the width of a 95% confidence interval (Student's t) over the seeds, or over ten batches of a \
     single seed. In measured runs a lost task counts as infinite. Hollow points and red rows mark invalid runs.</p>\n";
 
-/// Builds the page.
+/// Builds the page: the table of figures, all plots, and the command of this process.
 fn page_of(runs: &[Run], plots: &[plots::Plot], heading: &str) -> String {
     let table = page::table(&run::COLUMNS, runs.iter().map(|run| (run.cells(), run.valid)));
     let figure = |plot: &plots::Plot| {
@@ -237,7 +238,7 @@ pub fn page_file(path: &Path) -> Result<PathBuf, String> {
     Ok(file)
 }
 
-/// Returns the message for an error of the log.
+/// Returns the message for an error of the log, with the name of its file.
 fn explain(log: &BufWriter<OpenReport>, error: &std::io::Error) -> String {
     log.get_ref().explain(error)
 }
@@ -280,7 +281,8 @@ pub fn plot(args: &PlotArgs) -> Result<String, String> {
     Ok(aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
 }
 
-/// Aligns lines of cells in columns, the first column to the left. All lines have equally many cells.
+/// Aligns lines of cells in columns: the first column to the left, all others to the right. All lines have equally
+/// many cells.
 #[must_use]
 pub fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);

@@ -6,7 +6,7 @@ use super::run::{Estimate, Interval, Run};
 
 /// Maximum number of lines in a plot of distributions: the number of colours.
 const LINES_MAX: usize = 7;
-/// Points of a distribution.
+/// Steps of a distribution, along its vertical axis.
 const STEPS: u32 = 200;
 /// Size of two charts in a row, in pixels.
 const WIDE: (u32, u32) = (1100, 460);
@@ -24,7 +24,7 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// Draws all plots of these runs.
+/// Draws all plots of these runs: over load, distributions, and one over time for each run.
 ///
 /// # Errors
 /// If a plot cannot be drawn.
@@ -43,15 +43,15 @@ pub fn all(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     Ok(plots)
 }
 
-/// Returns a label as a file name. A dash replaces each run of characters other than letters, digits and dots, except
-/// at both ends. Per cent signs are left out.
+/// Returns a label as a file name of letters, digits, dots and dashes. Leaves out per cent signs. A dash replaces each
+/// sequence of further characters, except at both ends.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let name: String = label.replace('%', "").chars().map(plain).collect();
     name.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// Returns the distinct values of `value_of` over the runs, in their order.
+/// Returns the distinct values of `value_of` over the runs, in the order of their first runs.
 fn distinct<T: PartialEq>(runs: &[Run], value_of: impl Fn(&Run) -> T) -> Vec<T> {
     let mut values = Vec::new();
     for value in runs.iter().map(value_of) {
@@ -100,7 +100,7 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
         let title = format!("Response time over load: {title}, with 95% confidence intervals");
         match chart.svg(chart::SIZE) {
             Ok(svg) => plots.push(Plot { name: format!("{name}-over-load"), title, svg }),
-            // All tasks were lost, so there is nothing to draw. The table says so.
+            // No run has a finite value, because too many of its tasks were lost. The table shows it.
             Err(_) if runs.iter().all(|run| !figure(run).value.is_finite()) => {}
             Err(error) => return Err(error),
         }
@@ -108,7 +108,7 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     Ok(plots)
 }
 
-/// Draws the distribution of the response times of each run, one plot per load and up to [`LINES_MAX`] runs.
+/// Draws the distributions of the response times. A plot has up to [`LINES_MAX`] runs of one load.
 fn distributions(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     let mut plots = Vec::new();
     for load in distinct(runs, |run| run.subject.load_text()) {
@@ -131,7 +131,7 @@ fn distributions(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     Ok(plots)
 }
 
-/// Draws the cumulative distribution and its complement.
+/// Draws the cumulative distribution and, beside it, its complement on logarithmic axes, which shows the tail.
 fn distribution(runs: &[&Run]) -> Result<String, ChartError> {
     let lines = |points: fn(&Run) -> Vec<Point>| {
         let runs = runs.iter().enumerate();
@@ -179,7 +179,7 @@ fn complementary(run: &Run) -> Vec<Point> {
     points
 }
 
-/// Draws rate, 99th percentile and tasks in flight of a run over time.
+/// Draws rate, 99th percentile and tasks in flight of a run's first seed over time, in a column of charts.
 fn over_time(run: &Run) -> Result<String, ChartError> {
     let start = run.measured_from_ms();
     let marks =

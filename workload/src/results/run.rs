@@ -8,7 +8,7 @@ use super::run_description::RunDescription;
 use super::task::{RunTasks, Status, Task};
 use crate::latency::ci95_half_width;
 
-/// Batches of a run with one seed, in the order of arrival. They give its confidence intervals.
+/// Number of batches of a run with one seed, cut in the order of due times. They give its confidence intervals.
 const BATCHES: usize = 10;
 /// Maximum number of intervals of a time series.
 const INTERVALS_MAX: usize = 100;
@@ -25,7 +25,7 @@ pub struct Responses {
     histogram: Histogram<u64>,
     /// Exact sum in the histogram's unit.
     sum: f64,
-    /// Unanswered tasks that count as infinite.
+    /// Number of unanswered tasks that count as infinite; 0 for a simulation.
     infinite: u64,
     /// Picoseconds per unit of the histogram.
     unit_ps: u64,
@@ -39,8 +39,8 @@ impl Responses {
         Self { histogram, sum: 0.0, infinite: 0, unit_ps }
     }
 
-    /// Adds a measured task. A refused or lost task counts as infinite in measured runs, and not at all in
-    /// simulations.
+    /// Adds a task. A refused or lost task counts as infinite in measured runs, and not at all in simulations, as in
+    /// the run's own report. An unsent task never counts.
     fn add(&mut self, task: &Task) {
         match task.response_ps {
             Some(ps) => {
@@ -68,7 +68,8 @@ impl Responses {
         value * self.unit_ps as f64 / PS_PER_US
     }
 
-    /// Returns the number of tasks.
+    /// Returns the number of tasks that percentiles count: answered ones, and in measured runs also refused and lost
+    /// ones.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         self.histogram.len() + self.infinite
@@ -115,7 +116,8 @@ pub struct Interval {
     pub at_ms: f64,
     /// Tasks due, per second.
     pub rate_pps: f64,
-    /// 99th percentile of the response times of the tasks due in it, in microseconds; NaN without answers.
+    /// 99th percentile of the response times of the answered tasks due in it, in microseconds; NaN without answers.
+    /// Lost and refused tasks do not count, even in measured runs.
     pub p99_us: f64,
     /// Mean number of tasks that are due and not answered. Tasks without an answer do not count.
     pub in_flight: f64,
@@ -126,7 +128,7 @@ pub struct Interval {
 struct Sample {
     /// Response times of the measured tasks.
     responses: Responses,
-    /// Mean and 99th percentile of each batch.
+    /// Mean and 99th percentile of each batch that has tasks.
     batches: Vec<(f64, f64)>,
     /// Number of measured tasks by the index of their status.
     counts: [u64; Status::ALL.len()],
@@ -167,7 +169,7 @@ impl Sample {
     }
 }
 
-/// Cuts a run into equal intervals of time.
+/// Computes the time series of a run: cuts it, warm-up included, into equal intervals of the due times.
 fn series(tasks: &[Task]) -> Vec<Interval> {
     let end = tasks.iter().map(|task| task.scheduled_ps).max().unwrap_or(0) + 1;
     let count = (tasks.len() / TASKS_PER_INTERVAL).clamp(1, INTERVALS_MAX);
@@ -204,12 +206,12 @@ fn series(tasks: &[Task]) -> Vec<Interval> {
     responses.iter_mut().enumerate().map(interval).collect()
 }
 
-/// A figure with half the width of its 95% confidence interval; NaN without one.
+/// A figure with half the width of its 95% confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The figure.
     pub value: f64,
-    /// Half width of the interval.
+    /// Half width of the interval; NaN without one, infinite if a seed or batch has an infinite value.
     pub half: f64,
 }
 
@@ -222,7 +224,7 @@ pub struct Run {
     samples: Vec<Sample>,
     /// Response times of all seeds.
     responses: Responses,
-    /// False if the run's own report called it invalid.
+    /// False if the run's own report called it invalid. True for a run from a task log, which does not record it.
     pub valid: bool,
 }
 
@@ -296,7 +298,7 @@ impl Run {
         Estimate { value: figure(&self.responses), half: ci95_half_width(&values) }
     }
 
-    /// Returns the time series of the first seed.
+    /// Returns the time series of the first seed. The intervals of other seeds may have other lengths.
     #[must_use]
     pub fn series(&self) -> &[Interval] {
         &self.samples[0].series
@@ -316,8 +318,8 @@ pub const COLUMNS: [&str; 13] = [
 ];
 
 impl Run {
-    /// Returns the cells of the table in the order of [`COLUMNS`]. `±` precedes half the width of a 95%
-    /// confidence interval.
+    /// Returns the cells of the run's row in the table, in the order of [`COLUMNS`]. Only `tasks` includes the warm-up.
+    /// `answered` includes wrong answers. `±` precedes half the width of a 95% confidence interval.
     #[must_use]
     pub fn cells(&self) -> [String; COLUMNS.len()] {
         let us = |us: f64| match us {

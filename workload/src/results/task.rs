@@ -1,5 +1,5 @@
 //! Rows of a task log: one row for each task, written and read as CSV. `--log-tasks` of each command with runs writes
-//! it, and the command `plot` reads it.
+//! it, and the commands `plot` and `advise` read it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ impl Status {
         matches!(self, Self::Answered | Self::Wrong)
     }
 
-    /// Returns the index in [`Status::ALL`].
+    /// Returns the index in [`Status::ALL`], which has the order of the variants.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
@@ -88,7 +88,8 @@ pub struct Task {
     pub scheduled_ps: u64,
     /// Send time; `None` if the task was not sent.
     pub sent_ps: Option<u64>,
-    /// Requested service time, at a worker of speed 1; `None` if unknown.
+    /// Requested service time, at a worker of speed 1; in a capture the measured one, at average speed. `None` if
+    /// unknown.
     pub service_ps: Option<u64>,
     /// Time from the due time to the answer; `None` without an answer.
     pub response_ps: Option<u64>,
@@ -150,7 +151,8 @@ pub fn write_header(out: &mut impl Write) -> io::Result<()> {
 /// If the output cannot be written.
 pub fn write_rows(out: &mut impl Write, run: &RunTasks) -> io::Result<()> {
     let RunTasks { run, description, seed, tasks } = run;
-    // The columns of the run are equal in all rows.
+    // The columns of the run are equal in all rows, so they are quoted as CSV needs only once. No other column needs
+    // quotes.
     let mut columns = csv::Writer::from_writer(Vec::new());
     columns.write_record([
         run.to_string(),
@@ -203,7 +205,7 @@ pub fn read(path: &Path) -> Result<Vec<RunTasks>, String> {
 /// Line and reason of a fault in the file.
 type RowError = (Option<u64>, String);
 
-/// Reads all rows, grouped by run and seed.
+/// Reads all rows, grouped by run and seed, in ascending order: callers merge successive seeds of a run.
 fn read_rows(file: impl io::Read) -> Result<Vec<RunTasks>, RowError> {
     let mut reader = csv::Reader::from_reader(io::BufReader::with_capacity(1 << 16, file));
     let fault = |error: csv::Error| {
@@ -309,8 +311,8 @@ impl Row<'_> {
         }
     }
 
-    /// Parses the line into run number, seed, description and task. A task without a number gets `count`, the
-    /// number of rows before it.
+    /// Parses the line into run number, seed, description and task. Without these fields, the task's number is `count`
+    /// (the number of rows before it), the run is 1, the seed is 0, and the task is measured.
     fn parse(&self, count: u64) -> Result<(usize, u64, RunDescription, Task), String> {
         const WHOLE: &str = "a whole number";
         let text = |column| self.field(column).unwrap_or_default().to_owned();
@@ -355,7 +357,8 @@ fn field_error(column: &str, text: &str, allowed: &str) -> String {
     format!("{column} is `{text}`, but must be {allowed}")
 }
 
-/// Parses nanoseconds with up to three decimals. Further decimals must be zeros.
+/// Parses nanoseconds with up to three decimals; returns picoseconds. Further decimals must be zeros. Uses no float,
+/// which would round long times.
 fn ps_of(text: &str) -> Option<u64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let decimals = decimals.trim_end_matches('0');

@@ -1,5 +1,5 @@
-//! Environments of attacks: a leaf in memory among its networks, the packets sent there, and nodes in
-//! processes of their own.
+//! Environments of attacks: a leaf in memory (`memory`) on emulated networks (`segment`), the packets sent to it, and
+//! nodes in processes of their own.
 
 pub mod memory;
 pub mod packets;

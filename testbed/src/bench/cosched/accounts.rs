@@ -1,5 +1,5 @@
-//! CPU time of the whole machine, of processes, and of a batch's cgroup. The machine's remainder is foreign:
-//! other programs used it. A window of the benchmark in which it is too large does not count.
+//! CPU time of the whole machine, of processes, and of a batch's cgroup. The machine's time beyond that of the
+//! benchmark's own processes is foreign. A window of the benchmark with too much foreign time does not count.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use wedjat_cosched::mechanism::{CgroupFolders, Controller, Hierarchies, threads_
 /// Sources of the machine's CPU time.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Usage file of the root cgroup, if there is one. It is more precise than /proc/stat.
+    /// Usage file of the root cgroup, if there is one. Its unit is finer than a tick of /proc/stat.
     usage: Option<PathBuf>,
     /// Length of a tick of /proc/stat in nanoseconds.
     tick_ns: u64,
@@ -18,7 +18,7 @@ pub struct Machine {
 /// CPU time of a machine since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// Time of all processes, in nanoseconds.
+    /// Used time, in nanoseconds.
     pub ran_ns: u64,
     /// Time stolen by other virtual machines of the same host, in nanoseconds.
     pub stolen_ns: u64,
@@ -59,8 +59,8 @@ impl Default for Machine {
     }
 }
 
-/// Reads a cgroup's usage file. Version 1 has only nanoseconds; version 2 has microseconds among other
-/// values.
+/// Reads a cgroup's usage file in nanoseconds; `None` if it is invalid. Version 1 has only nanoseconds; version 2 has
+/// microseconds among other values.
 fn nanoseconds(path: &Path) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
@@ -69,14 +69,15 @@ fn nanoseconds(path: &Path) -> Option<u64> {
     }
 }
 
-/// Returns the CPU time of a cgroup's processes in nanoseconds, including exited processes.
+/// Returns the CPU time of a cgroup's processes in nanoseconds, including exited processes; `None` if no folder has a
+/// valid usage file.
 #[must_use]
 pub fn of_group(folders: &CgroupFolders) -> Option<u64> {
     let file = |name: &str| folders.paths().map(|path| path.join(name)).find(|path| path.exists());
     nanoseconds(&file("cpuacct.usage").or_else(|| file("cpu.stat"))?)
 }
 
-/// Returns the CPU time of a process's threads in nanoseconds; 0 if it has exited.
+/// Returns the CPU time of a process's live threads in nanoseconds; 0 if it has exited. Decreases when a thread exits.
 #[must_use]
 pub fn of_process(pid: u32) -> u64 {
     let thread_ns = |thread: u32| {

@@ -127,8 +127,8 @@ pub struct JobReport {
     pub figures: Figures,
 }
 
-/// Runs a batch until it ends, its wall time is over, or SIGTERM. Reports a job that would be refused as harmful, and
-/// runs it by force. Returns true: it ended in order.
+/// Runs a batch until it ends, its wall time is over, or SIGTERM. Runs a job by force if it would be refused, and
+/// reports the reason. Returns true, even if the batch ended with an error.
 ///
 /// # Errors
 /// If the batch cannot run even by force, or its agent ends.
@@ -192,7 +192,7 @@ impl Process {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Returns true if the process has exited.
+    /// Returns true if the process has exited, or its status cannot be read.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
@@ -204,8 +204,8 @@ impl Process {
         }
     }
 
-    /// Returns the error of a process that ended, or did not become ready within [`TIMEOUT`]. Terminates it in the
-    /// second case.
+    /// Returns the error of a process that ended, or did not become ready within [`TIMEOUT`]. In the second case,
+    /// terminates it and waits for its end.
     pub fn into_failure(mut self) -> Failure {
         let (name, is_late) = (self.name, !self.has_ended());
         if is_late {
@@ -284,7 +284,7 @@ pub struct JobSetup<'a> {
     pub notes: &'a Path,
     /// Policy that sets the batch's share.
     pub policy: Policy,
-    /// Learning mode of the policy.
+    /// Learning mode of the policy; `None` for the default, or without a learner.
     pub mode: Option<Mode>,
     /// Scheduling class of the batch.
     pub class: Class,
@@ -292,7 +292,7 @@ pub struct JobSetup<'a> {
     pub objective: Objective,
     /// Interval of decisions.
     pub round: Duration,
-    /// Work that the batch should complete within its wall time.
+    /// Work that the batch should complete within its wall time; `None` if its rate alone is unknown.
     pub work: Option<f64>,
     /// File for the log of decisions.
     pub log: Option<&'a Path>,
@@ -350,6 +350,7 @@ impl JobSetup<'_> {
         loop {
             let jobs = folder.jobs();
             let own_note = jobs.into_iter().find(|note| note.id() == process.id());
+            // Each folder of the batch's cgroup lists its processes, so the first folder suffices.
             let has_process = |path: &Path| {
                 let text = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
                 !text.trim().is_empty()
@@ -374,13 +375,13 @@ impl RunningBatch {
         self.process.id()
     }
 
-    /// Returns the consumed CPU time in nanoseconds.
+    /// Returns the CPU time consumed by the batch in nanoseconds; 0 if it cannot be read.
     #[must_use]
     pub fn ran_ns(&self) -> u64 {
         super::accounts::of_group(&self.note.made).unwrap_or(0)
     }
 
-    /// Returns the batch's counter of completed units.
+    /// Returns the batch's counter of completed units; 0 if it cannot be read.
     #[must_use]
     pub fn done(&self) -> u64 {
         let mut bytes = [0; 8];
@@ -389,7 +390,7 @@ impl RunningBatch {
         read.map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// Returns the latest figures in the job's note.
+    /// Returns the latest figures in the job's note; the default ones if there is no note.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let note = self.folder.jobs().into_iter().find(|note| note.id() == self.id());

@@ -54,7 +54,7 @@ impl App for TimedTasks {
     }
 }
 
-/// Reads the first eight bytes as a little-endian number; 0 if there are fewer.
+/// Decodes the first eight bytes, a payload or a reply, as a little-endian number; 0 if there are fewer.
 fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
@@ -82,6 +82,7 @@ impl Work for Timing {
         &self.bytes
     }
 
+    // A channel copies the payload. The worker set calls `pack` and `unpack` only for threads.
     fn pack(self) -> (Box<Self>, u32) {
         (Box::new(self), 0) // 0: no note for `unpack`
     }
@@ -100,39 +101,40 @@ pub struct Task {
     pub offered_ns: u64,
     /// Service time.
     pub service_ns: u32,
-    /// Time from the ring of an idle worker to its taking of the task; [`NEVER`] if the task queued behind
+    /// Time from the offer to the dispatcher until an idle worker took the task; [`NEVER`] if the task queued behind
     /// another or was not answered.
     pub hand_over_ns: u32,
     /// Time from due to reply; [`NEVER`] without a reply.
     pub response_ns: u32,
 }
 
-/// Results of the loop.
+/// Results of the loop for one block.
 #[derive(Clone, Debug, Default)]
 pub struct DispatchCounts {
     /// All tasks in the order of their due times.
     pub tasks: Vec<Task>,
     /// Number of answered tasks.
     pub answered: u64,
-    /// Number of tasks refused because the queue was full.
+    /// Number of tasks without a reply because the queue was full or the worker left.
     pub refused: u64,
     /// Number of tasks that the dispatcher or the worker still holds at the end of the drain.
     pub unanswered: u64,
-    /// Number of invalid replies.
+    /// Number of tasks completed without a valid reply.
     pub wrong: u64,
     /// Start of each phase, and end of the last one.
     pub phases_ns: Vec<u64>,
 }
 
 impl DispatchCounts {
-    /// Returns true if each task is in one account and no reply was invalid.
+    /// Returns true if each task is in one account and no reply was invalid. Otherwise the block fails.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.tasks.len() as u64 == self.answered + self.refused + self.unanswered && self.wrong == 0
     }
 }
 
-/// Dispatcher of one worker, with a region (shared memory) to which the worker attaches.
+/// Dispatcher of one worker, with a region (shared memory) to which the worker attaches. The batch's job treats it as
+/// an agent and reads its status words.
 pub struct Rig {
     /// Memory between the dispatcher and the worker.
     region: WorkerRegion,
@@ -143,7 +145,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Creates the region at `path`, for a dispatcher on CPU `core`.
+    /// Creates the region at `path`, for a dispatcher on CPU `core`. The batch must not run on that CPU.
     ///
     /// # Errors
     /// If the region cannot be created.
@@ -192,7 +194,7 @@ pub struct LoadProfile<'a> {
 }
 
 impl LoadProfile<'_> {
-    /// Returns the start of each phase, and the end of the last one.
+    /// Returns the start of each phase, and the end of the last one. The first phase starts at `began`.
     fn ends_ns(&self, began: u64) -> Vec<u64> {
         let mut end = began;
         let window = self.window.as_nanos() as u64;
@@ -203,7 +205,7 @@ impl LoadProfile<'_> {
         std::iter::once(began).chain(ends).collect()
     }
 
-    /// Returns the expected number of tasks, rounded up generously.
+    /// Returns an upper estimate of the number of tasks, to reserve their memory. Bursts count with their high load.
     fn tasks(&self) -> usize {
         let seconds = |phase: &Phase| phase.windows as f64 * self.window.as_secs_f64();
         let peak_load = |load| match load {
@@ -239,7 +241,7 @@ pub fn run(rig: &mut Rig, loads: &LoadProfile<'_>, began: u64) -> DispatchCounts
             }
             let part = loads.phases[phase].load.at(due - phases_ns[phase]);
             if part <= 0.0 {
-                // Skips a phase without load.
+                // Skips a phase without load. The next task is due at its end.
                 due = phases_ns[phase + 1];
                 continue;
             }
@@ -292,17 +294,18 @@ fn offer(rig: &mut Rig, counts: &mut DispatchCounts, due_ns: u64, service_ns: u3
     }
 }
 
-/// Counts of completed tasks.
+/// Counts of completed tasks. Separate from [`DispatchCounts`]: `count` borrows both its tasks and these counts.
 #[derive(Default)]
 struct Accounts {
     answered: u64,
-    /// Number of tasks that the dispatcher dropped after it had accepted them.
+    /// Number of accepted tasks that the dispatcher dropped because the worker left.
     refused: u64,
+    /// Number of tasks without a valid reply.
     wrong: u64,
 }
 
 impl Accounts {
-    /// Counts a completed task and records its times.
+    /// Counts a completed task. If it was answered, records its times and publishes its latency.
     fn count(
         &mut self,
         tasks: &mut [Task],

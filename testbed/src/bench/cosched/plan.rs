@@ -103,7 +103,7 @@ impl Arm {
         }
     }
 
-    /// Returns true if the arm starts with a small share and adapts over several rounds.
+    /// Returns true if the arm adapts the share over several rounds, so that it needs several laps.
     fn is_slow(self) -> bool {
         self == Self::Aimd || self.mode().is_some()
     }
@@ -188,7 +188,7 @@ impl Load {
         }
     }
 
-    /// Returns the mean load.
+    /// Returns the mean load, by which a lap orders its phases.
     #[must_use]
     pub fn mean(self) -> f64 {
         match self {
@@ -247,17 +247,17 @@ pub struct Phase {
 pub enum Purpose {
     /// Row of the table.
     Row,
-    /// Control before or after a group of blocks.
+    /// Control without batch, before or after the rows of a worker.
     Control,
     /// Batch on an idle core.
     Alone,
-    /// With and without batch in turn, under 20% load.
+    /// One half of a pair, with or without batch, under 20% load.
     Pair,
     /// Steps from 20% to 80% load, sampled at short intervals.
     Step,
 }
 
-/// One run of a cell with one seed.
+/// One run of a cell with one seed, with new processes for worker and batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// Cell of the block.
@@ -298,8 +298,8 @@ const WARM_UP: Phase = Phase { load: Load::Steady(0.2), windows: 1, is_measured:
 impl Choice {
     /// Returns true if the cell is measured. Without `--full` these are three groups:
     ///
-    /// 1. All arms beside the first worker, for which the mechanism is made, with the first batch, which
-    ///    harms least.
+    /// 1. All arms beside the first worker with the first batch. By default this is the worker for which the
+    ///    mechanism is made, and the batch that harms least.
     /// 2. Arms with different mechanisms, beside each further worker, with the first batch.
     /// 3. Further batches, which differ in their effect on caches, memory and processes, beside the first
     ///    worker: the idle class alone, the guard, and for memory also a quota and a learner.
@@ -354,12 +354,13 @@ impl Choice {
 
     /// Returns a block without batch, as the reference for a worker's rows.
     fn control(&self, worker: WorkerKind, seed: u64) -> Block {
+        // `Arm::None` runs no batch; the cell names one nevertheless.
         let cell = Cell { worker, arm: Arm::None, batch: self.batches[0] };
         Block { cell, purpose: Purpose::Control, seed, phases: self.phases(Arm::None) }
     }
 
-    /// Returns all blocks of a seed: first each batch alone; then for each worker a control, its rows in
-    /// random order, and a control again; then the blocks for the bars.
+    /// Returns all blocks of a seed: first each batch alone; then for each worker, in random order, a control, its rows
+    /// in random order, and a control again; then the blocks for the bars. All but the rows ignore the selected arms.
     #[must_use]
     pub fn blocks(&self, seed: u64) -> Vec<Block> {
         let mut order = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -394,7 +395,8 @@ impl Choice {
         blocks
     }
 
-    /// Returns the blocks for the bars (required values): a pair with and without batch, and steps in load.
+    /// Returns the blocks for the bars (required values): a pair with and without batch, and steps in load. The pair
+    /// shows the batch's cost in hand-over time and its progress. The steps show how fast the guard throttles it.
     fn bars(&self, seed: u64) -> Vec<Block> {
         let (worker, batch) = (WorkerKind::ParkedFifo, self.batches[0]);
         let measured =

@@ -29,7 +29,7 @@ use crate::command::{Failure, devices, signals};
 
 /// Maximum run time of a node, for the case that no process is left to end it.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of packets in all nodes.
+/// Number of this process's packet buffers for packets between it and the nodes.
 const OUTSTANDING: u32 = 1 << 15;
 
 /// Runs a plan (a system and its faults, drawn from a seed) with nodes as processes. The conductor runs on a
@@ -66,7 +66,7 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
     Ok(outcome?)
 }
 
-/// State shared by all nodes.
+/// Devices and clock of the conductor, shared by the factory and all nodes.
 struct Shared {
     // Drop order: ports before their devices.
     ports: Vec<QueuePort>,
@@ -79,7 +79,7 @@ struct Shared {
     folder: PathBuf,
 }
 
-/// Starts nodes as processes.
+/// Factory that starts nodes as processes.
 struct Processes<'a> {
     shared: Rc<RefCell<Shared>>,
     /// Path of `wedjat`.
@@ -97,7 +97,8 @@ struct Processes<'a> {
 }
 
 impl<'a> Processes<'a> {
-    /// Creates the clock for nodes at these devices and ports, and starts no node yet.
+    /// Creates the clock, and starts no node yet. `links` has the device for each port of each node. `core` is the
+    /// nodes' CPU.
     fn new(
         links: Vec<(Device, QueuePort)>,
         pool: PoolHandle,
@@ -157,8 +158,7 @@ impl NodeFactory for Processes<'_> {
         let workers = folder.join("workers");
         let Topology { spines, leaves, .. } = plan.topology;
         let state = folder.join("state");
-        // Prevents a takeover: a new node would continue with the state of the old one. Nodes in memory have
-        // no state file.
+        // Prevents a takeover of the killed node's state. A restarted node in memory takes over nothing either.
         let _ = std::fs::remove_file(&state);
         let node = |role, id| Name { role, id, core: 0 };
         let two_ports = |pair: u16| vec![2 * usize::from(pair), 2 * usize::from(pair) + 1];
@@ -228,14 +228,14 @@ struct ProcessNode {
 }
 
 impl Node for ProcessNode {
-    /// Lets the node poll at this time until it is quiet.
+    /// Sets the clock to `now_ns` and lets the node poll until it is quiet.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let conductor = &mut self.shared.borrow_mut().conductor;
         conductor.set_now_ns(now_ns);
         conductor.turn(self.number)
     }
 
-    /// Sends a packet to the node. Returns false without a buffer that fits it, or if the device is full.
+    /// Sends a packet to the node's port `port`. Returns false without a buffer that fits it, or if the device is full.
     fn give(&mut self, port: usize, frame: &[u8]) -> bool {
         let shared = &mut *self.shared.borrow_mut();
         let buf = shared.pool.take().and_then(|mut buf| buf.resize(frame.len()).then_some(buf));
@@ -246,7 +246,7 @@ impl Node for ProcessNode {
         shared.ports[self.links[port]].tx_burst(&mut burst) == 1
     }
 
-    /// Passes all packets that the node sent to `handle`.
+    /// Receives all packets that the node sent from its port `port`, and passes each to `handle`.
     fn take(&mut self, port: usize, handle: &mut dyn FnMut(&[u8])) {
         let mut burst = Burst::new();
         let shared = &mut *self.shared.borrow_mut();
@@ -273,7 +273,7 @@ impl Node for ProcessNode {
     }
 
     /// Ends the process in order and checks its account, or kills it. After a kill, waits until the memif
-    /// links are down: the wait for a replacement would take them for its own.
+    /// links are down: [`Processes::wait_for_node`] would take them for those of a replacement.
     fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
         let Self { shared, number, process, links, .. } = *self;
         if !killed {

@@ -15,8 +15,8 @@ use wedjat_testbed::lockstep::system::{self, InMemory, Outcome, Plan, PlanOption
 
 use super::{Arguments, Failure};
 
-/// Runs the flags' request if it has faults. Returns false on a violation, and `None` for a run without
-/// `--faults` and `--soak`.
+/// Runs one plan with `--faults`, or many with `--soak`. Returns false on a violation. Without both flags, returns
+/// `None`, or an error if another flag needs them.
 pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     if arguments.soak.is_none() && arguments.faults.is_none() {
         // Flags that would have no effect.
@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     }
 }
 
-/// Converts the flags to options of a plan.
+/// Converts the flags to options of a plan. Refuses flags that are only for runs of one leaf.
 fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
     let single_leaf_flags = [
         ("--workers", arguments.workers.is_some()),
@@ -115,7 +115,7 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
     })
 }
 
-/// Runs one plan with full output.
+/// Runs one plan with full output. Returns false on a violation.
 fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     arguments.results.check(1, plan.tasks)?;
     let results = arguments.open_results()?;
@@ -140,7 +140,7 @@ fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     Ok(outcome.violations.is_empty())
 }
 
-/// Runs a plan with nodes as processes.
+/// Runs a plan with nodes as processes. Fails in a build without DPDK.
 fn in_processes(arguments: &Arguments, plan: &Plan) -> Result<Outcome, Failure> {
     crate::command::ports::check()?;
     let place =
@@ -159,7 +159,7 @@ fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     }
 }
 
-/// Logs the violations and the command that repeats the run.
+/// Logs the violations and the command that repeats the run with nodes in memory.
 fn print_violation(plan: &Plan, outcome: &Outcome) {
     for violation in &outcome.violations {
         log::error!(
@@ -189,8 +189,8 @@ struct Sum {
     failed: Vec<u64>,
 }
 
-/// Runs many seeds in parallel: each thread takes the next seed until none is left or a signal stops the run.
-/// Runs without violations are only counted.
+/// Runs many seeds in parallel: each thread takes the next seed until none is left, one of its runs returns an error,
+/// or a signal stops all. Runs without violations are only counted. Returns false if a seed has a violation.
 fn run_seeds(arguments: &Arguments, seeds: u64, options: &PlanOptions) -> Result<bool, Failure> {
     let threads = match arguments.threads {
         Some(0) => return Err("--threads 0: at least 1 is needed".into()),

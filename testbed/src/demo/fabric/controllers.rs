@@ -1,5 +1,5 @@
-//! Controllers as processes in real time, beside the emulated fabric: two over an etcd of three members if it is
-//! installed, else one with a file.
+//! Controllers as processes in real time, beside the emulated fabric: two over an etcd of three members, or one with
+//! a file.
 //!
 //! A controller stores the desired state of a fabric, which has a version. The leader is the controller that may change
 //! it while its lease lasts. The demo stops and kills leaders to show that the standby takes over.
@@ -26,12 +26,12 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Number of etcd members.
 const MEMBERS: usize = 3;
 
-/// Child process, killed on drop.
+/// Child process, killed on drop, so that no process outlives the run. `histories` uses it, too.
 #[derive(Debug)]
 pub(crate) struct ChildProcess(Child);
 
 impl ChildProcess {
-    /// Starts a process. Its messages go to `log`, or are discarded.
+    /// Starts a process. Its standard error goes to `log`, or is discarded.
     ///
     /// # Errors
     /// If the system refuses.
@@ -85,15 +85,15 @@ pub fn has_etcd() -> bool {
     version.status().is_ok_and(|status| status.success())
 }
 
-/// Returns a free port of the loopback address.
+/// Returns a TCP port of the loopback address that is free now. Nothing reserves it.
 fn free_port() -> Result<u16, String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     port.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
-/// Builds the command of an etcd member: its number, folder, URLs for clients and for peers, and the peer
-/// URLs of all members. It does not wait for the disk (`--unsafe-no-fsync`), because its data ends with the
-/// run.
+/// Builds the command of etcd member `index`, with its own URLs for clients and peers. `folder` has its data;
+/// `peer_urls` lists the peer URLs of all members. The member does not wait for the disk (`--unsafe-no-fsync`),
+/// because its data ends with the run.
 pub(crate) fn etcd(
     index: usize,
     folder: &Path,
@@ -172,8 +172,8 @@ impl Controllers {
         ControllerClient::open(&ControllerAddress::Socket(self.socket(id)), None).ok()
     }
 
-    /// Returns the leader and the version of its desired state. Only a leader answers a request for the
-    /// topology.
+    /// Returns the leader's id and the version of its desired state; `None` if no controller leads. Only a leader
+    /// answers a request for the topology.
     fn leader(&self) -> Option<(usize, u64)> {
         let running = (1..).zip(&self.controllers).filter(|(_, process)| process.is_some());
         let running = running.filter(|(id, _)| *id != self.paused.get());
@@ -181,8 +181,8 @@ impl Controllers {
         running.map(leader_version).find_map(|leader| leader)
     }
 
-    /// Lets the leader execute a command that results in `version` of the desired state, and retries while no
-    /// leader answers. If the command was not answered, the leader's version shows if it was stored.
+    /// Lets the leader execute a command that results in `version` of the desired state. Retries without a leader, an
+    /// answer or success. If a command was not answered, the leader's version shows if it was stored.
     ///
     /// # Errors
     /// If no controller leads or executes the command within 60 s, or the leader's version is neither `version`
@@ -192,7 +192,7 @@ impl Controllers {
         loop {
             match self.leader() {
                 Some((_, current)) if current == version => return Ok(()),
-                // The command holds only for the current version, so that no other change comes between.
+                // The leader executes the command only at version `current`, so a retry never executes it twice.
                 Some((id, current)) if current + 1 == version => {
                     let result = self
                         .operator(id)
@@ -214,8 +214,8 @@ impl Controllers {
         }
     }
 
-    /// Stops the leader while `takeover` runs, during which another controller must take over. Then resumes
-    /// it and checks that it refuses `write`.
+    /// Stops the leader while `takeover` runs, during which another controller must take over. Then resumes it and
+    /// checks that it does not execute `write`. A controller that cannot be reached passes this check.
     ///
     /// # Errors
     /// If no controller leads, a signal cannot be sent, `takeover` fails, or the deposed one writes.
@@ -253,7 +253,7 @@ impl Controllers {
         Ok(())
     }
 
-    /// Kills a member of etcd.
+    /// Kills the first member of etcd that still runs.
     pub fn kill_member(&mut self) {
         drop(self.members.iter_mut().find_map(Option::take));
     }

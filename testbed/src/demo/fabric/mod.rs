@@ -4,7 +4,8 @@
 //!
 //! A spine distributes tasks over leaves, each of which schedules the workers of one rack. The plan describes the
 //! system and its load, with killed nodes and cut links. The script adds commands to the controller and faults of
-//! controllers.
+//! controllers. The nodes follow an emulated controller. Controller processes may run beside it in real time. They
+//! store the same commands, and faults of controllers affect only them.
 
 pub mod controllers;
 pub mod page;
@@ -151,8 +152,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns true if each event that was run holds ([`Row::holds`]), there is no violation, and all lost tasks
-    /// belong to these events.
+    /// Returns true if each event that was run holds ([`Row::holds`]), there is no violation, and each lost task
+    /// belongs to an event. Losses of an event that was not run are allowed.
     #[must_use]
     pub fn holds(&self) -> bool {
         let all: u64 = self.outcome.lost.values().sum();
@@ -162,7 +163,7 @@ impl Report {
     }
 }
 
-/// Returns the emulated time of an event.
+/// Returns the emulated time of an event, in nanoseconds. It includes [`START_NS`], unlike times in [`SCHEDULE`].
 fn at_ns(event: FabricEvent) -> u64 {
     let entry = SCHEDULE.iter().find(|(scheduled, _)| *scheduled == event);
     START_NS + entry.map_or(0, |(_, at_ms)| at_ms * MS)
@@ -257,7 +258,7 @@ fn actions(plan: &Plan) -> Result<Vec<(u64, ScriptAction)>, String> {
     ])
 }
 
-/// Real time in milliseconds of each command given during a failure of a controller or an etcd member.
+/// Real time in milliseconds from the fault of a controller or an etcd member until the command was stored.
 type CommandTimes = BTreeMap<FabricEvent, f64>;
 
 /// Controllers shared by the script, which injects their faults, and the desired state, which stores commands
@@ -270,12 +271,13 @@ struct Script {
     actions: Vec<ScriptAction>,
     /// Controller processes, if the setting has any.
     real: Option<SharedControllers>,
-    /// Time of each command during a controller's fault.
+    /// Time of the command at each fault of a controller or an etcd member.
     command_times: CommandTimes,
 }
 
 impl Script {
-    /// Executes action `number`. Commands change the desired state `truth`.
+    /// Executes action `number` at its time. Commands change `truth`, the emulated controller's desired state, which
+    /// passes them to the controller processes.
     fn act(&mut self, truth: &mut DesiredState, number: usize, now_ns: u64) -> Result<(), String> {
         match &self.actions[number] {
             ScriptAction::Commands(commands) => {
@@ -317,7 +319,7 @@ impl Script {
     }
 }
 
-/// Starts the controllers beside the fabric.
+/// Starts the controller processes beside the fabric; `None` if the setting has none.
 fn controllers(setting: &Setting) -> Result<Option<SharedControllers>, String> {
     if setting.real == RealControllers::None {
         return Ok(None);
@@ -327,10 +329,10 @@ fn controllers(setting: &Setting) -> Result<Option<SharedControllers>, String> {
     Ok(Some(Rc::new(RefCell::new(controllers))))
 }
 
-/// Runs the fabric.
+/// Runs the fabric in emulated time, and evaluates each event.
 ///
 /// # Errors
-/// If the run fails, or a controller does not execute a command.
+/// If the run fails or is stopped, or a controller does not execute a command.
 pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let mut plan = plan(setting)?;
     // The plan has the times of the actions, the script the actions themselves.
@@ -431,7 +433,7 @@ fn note(event: FabricEvent, is_timed: bool) -> &'static str {
     }
 }
 
-/// Effect of one event on the tasks.
+/// Tasks and interval from which one event is judged.
 struct EventImpact<'a> {
     /// All tasks of the run.
     ended: &'a [TaskResult],
@@ -465,8 +467,8 @@ impl EventImpact<'_> {
     /// Returns the event's name, its recovery time, the bound, and true if it may lose tasks.
     ///
     /// A node that fails or leaves has recovered with the last task sent to it. A node that joins or returns
-    /// has recovered with the first. A killed spine has recovered with the last lost task; a controller's fault
-    /// ends with its command.
+    /// has recovered with the first. A drained rack has recovered with the last task that got one of its workers. A
+    /// killed spine has recovered with the last lost task. A controller's fault ends with its command.
     fn judge(
         &self,
         event: FabricEvent,

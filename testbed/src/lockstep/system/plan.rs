@@ -31,7 +31,7 @@ pub const START_NS: u64 = 50_000_000;
 const LEAF_WORKER_TIMEOUT_MS: u64 = 100;
 /// Milliseconds without an answer after which an agent removes a worker that has tasks.
 const AGENT_WORKER_TIMEOUT_MS: u64 = 50;
-/// Maximum number of bytes of a task's payload.
+/// Maximum number of bytes of a task's payload at an agent.
 const PAYLOAD: usize = 128;
 
 /// Plan of a run. The run's outcome depends on nothing else.
@@ -215,7 +215,8 @@ impl Plan {
         self.load * workers / self.service.mean_ns()
     }
 
-    /// Returns the schedule by which each client sends its tasks, in nanoseconds.
+    /// Returns the Poisson arrivals at each node with clients, in nanoseconds. All such nodes get the same part of the
+    /// load.
     ///
     /// # Errors
     /// If the load is impossible.
@@ -237,7 +238,7 @@ impl Plan {
         Mac([2, 0, role, 0, number as u8, port as u8])
     }
 
-    /// Returns a leaf's address towards its workers.
+    /// Returns a leaf's address towards its agents.
     fn leaf_rack_ip(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 1, 0, number as u8)
     }
@@ -286,7 +287,8 @@ impl Plan {
         StreamSeed::derive(self.seed, purpose, u32::from(number)).seed >> 1
     }
 
-    /// Returns the addresses and the pool that clients `number` send tasks with.
+    /// Returns the addresses and the pool of the tasks of clients `number`. The destination is their leaf, or the
+    /// service address in a fabric with spines.
     #[must_use]
     pub fn target(&self, number: u16) -> Target {
         let mac = self.mac(FaultTarget::Clients(number), 0);
@@ -334,7 +336,7 @@ impl Plan {
         text
     }
 
-    /// Returns the kind of messages that a leaf sends to its spine.
+    /// Returns a leaf's `signals` key: the kind of messages to its spine that the spine's policy needs.
     fn signals(&self) -> &'static str {
         match self.spine.entry().over_racks.map(|over| over.reports) {
             Some(LeafReports::Signals) => "horus",
@@ -391,7 +393,7 @@ impl Plan {
         text
     }
 
-    /// Returns an agent's configuration on CPU `core`. Its workers attach to `name`.
+    /// Returns an agent's configuration on CPU `core`. `name` names the region to which its workers attach.
     #[must_use]
     pub fn agent_text(&self, number: u16, core: usize, name: &str) -> String {
         let first = (number - 1) * self.topology.workers;
@@ -444,8 +446,8 @@ fn state_line(state: Option<&Path>) -> String {
     state.map_or_else(String::new, |state| format!("state = \"{}\"\n", state.display()))
 }
 
-/// Returns the spines' policy: that of `options`, or one drawn from a separate stream. Only policies that work
-/// over racks are allowed.
+/// Returns the spines' policy: that of `options`, or one drawn from a separate stream, so that the draw changes no
+/// other part of the plan. Only policies that work over racks are allowed.
 fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
     // An entry that does not work over racks names another policy as its counterpart there, or none.
     let is_over_racks =
@@ -466,7 +468,8 @@ fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
     }
 }
 
-/// Returns the sharing of `options`, or one drawn from a separate stream: none in half of the draws.
+/// Returns the sharing of `options`, or one drawn from a separate stream, as in `draw_spine`: none in half of the
+/// draws.
 fn draw_sharing(seed: u64, options: &PlanOptions) -> Result<Option<SharingTimes>, String> {
     let mut stream = StreamSeed::derive(seed, "plan of sharing", 0).stream();
     let drawn = ["none", "none", "none", "1us,200ns,2", "10us,500ns,4", "10us,500ns,8"];
@@ -477,7 +480,8 @@ fn draw_sharing(seed: u64, options: &PlanOptions) -> Result<Option<SharingTimes>
     }
 }
 
-/// Draws a policy: half of the draws from `often`, the rest from all policies that run on leaves.
+/// Draws a policy: half of the draws from `often`, the rest from all policies that run on leaves. `often` lists
+/// policies that queue tasks at the node.
 fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> PolicySpec {
     let all: Vec<_> = CATALOGUE
         .iter()

@@ -37,7 +37,8 @@ use crate::sim::nodes::SLOTS;
 
 /// Application id in the header extension of all tasks.
 const APP: u32 = 1;
-/// Maximum number of packets that wait in a node's port, for example during a pause.
+/// Maximum number of packets that wait in a node's port, for example during a pause. The conductor drops packets
+/// beyond it, so that nodes in memory and in processes lose the same packets.
 const PORT_DEPTH: u64 = 256;
 /// Maximum number of turns and events at one time, in thousands. The run fails beyond it.
 const TURNS_MAX: u32 = 1000;
@@ -47,7 +48,7 @@ const ATTACH_NS: u64 = 1_000_000;
 const QUIET_NS: u64 = 15_000_000_000;
 /// The same time for nodes in other processes, whose state is not visible.
 const QUIET_PROCESSES_NS: u64 = 3_000_000_000;
-/// Minimum interval between checks for outstanding tasks.
+/// Minimum interval between checks whether the run is over.
 const CHECK_INTERVAL_NS: u64 = 10_000_000;
 
 /// Kinds of events. Simultaneous events happen in this order, and events of one kind in the order of their numbers.
@@ -77,7 +78,7 @@ const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 /// Offset of a task's payload in its frame, in bytes.
 const BODY: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
 
-/// Returns a hash of a task's payload, to compare it with its answer.
+/// Returns a hash of a task's payload. The answer must have the same one, because workers echo the payload.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -91,7 +92,8 @@ pub struct TaskResult {
     pub sent_ns: u64,
     /// Emulated time of the first answer, in nanoseconds.
     pub answered_ns: Option<u64>,
-    /// Reason for the loss of the task's last packet; `None` for a task with an answer or a refusal.
+    /// Reason for the loss of a task without answer or refusal: the node in which a packet ended, or else the reason
+    /// for the loss of its last packet.
     pub lost: Option<String>,
     /// Leaf that a spine chose last, and the emulated time of the choice in nanoseconds.
     pub leaf: Option<(u16, u64)>,
@@ -99,7 +101,8 @@ pub struct TaskResult {
     pub worker: Option<u16>,
 }
 
-/// Outcome of a run.
+/// Outcome of a run. If a violation ended the run, no task is accounted for: the numbers of answered, refused and lost
+/// tasks are 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Number of tasks sent.
@@ -108,7 +111,7 @@ pub struct Outcome {
     pub answered: u64,
     /// Number of tasks refused and never answered.
     pub refused: u64,
-    /// Number of tasks without answer or refusal, by the reason for the loss of their last packet.
+    /// Number of tasks without answer or refusal, by the reason as in `TaskResult`.
     pub lost: BTreeMap<String, u64>,
     /// Number of answers and refusals of tasks that were already answered or refused.
     pub again: u64,
@@ -124,15 +127,15 @@ pub struct Outcome {
     pub end_ns: u64,
     /// Number of turns given to nodes.
     pub turns: u64,
-    /// Outcome of each task, in sending order; empty after a violation.
+    /// Outcome of each task, in sending order; empty if a violation ended the run.
     pub ended: Vec<TaskResult>,
     /// Violated invariants.
     pub violations: Vec<Violation>,
 }
 
 impl Outcome {
-    /// Returns all tasks as the records of run 1 of model `model`. Times count from [`START_NS`]. A response time ends
-    /// with the first answer.
+    /// Returns all tasks as the records of run 1 of model `model`, for the files of results. Times count from
+    /// [`START_NS`]. A response time ends with the first answer.
     #[must_use]
     pub fn run_tasks(&self, model: &str, policy: String, load: f64, seed: u64) -> RunTasks {
         let task = |(number, end): (usize, &TaskResult)| {
@@ -179,7 +182,7 @@ struct InFlightPacket {
     frame: Vec<u8>,
 }
 
-/// State of a client's task.
+/// Conductor's record of a task. At the end, it proves that the task was answered, refused, or lost for a reason.
 #[derive(Clone, Copy, Debug, Default)]
 struct TaskState {
     /// Time at which the client sent it.
@@ -283,7 +286,7 @@ struct System<'a> {
     pending_changes: usize,
     /// Time of the last event of a task, a fault or an act.
     last_activity_ns: u64,
-    /// Time of the next check for outstanding tasks.
+    /// Earliest time of the next check whether the run is over.
     next_check_ns: u64,
     /// Start of the nodes' current disagreement about members, after the last fault; `None` if they agree.
     disagreement_ns: Option<u64>,
@@ -374,7 +377,8 @@ impl<'a> System<'a> {
         self.clients.len()..self.sites.len()
     }
 
-    /// Creates all nodes and workers, and schedules the plan's events.
+    /// Creates all nodes, attaches the workers, and gives each node its first turn. Schedules the plan's faults and
+    /// acts, and the first task of all clients.
     fn start(&mut self) -> Result<(), LockstepError> {
         for index in self.nodes() {
             self.make(index)?;
@@ -406,7 +410,7 @@ impl<'a> System<'a> {
         self.events.push(time, event::pack(kind::ARRIVE, client as u64));
     }
 
-    /// Creates a node.
+    /// Creates a node, or a killed node's replacement, with new state at the conductor.
     fn make(&mut self, index: usize) -> Result<(), LockstepError> {
         let target = self.plan.topology.target(index);
         let node = self.factory.make(self.plan, target).map_err(LockstepError::Arguments)?;
@@ -511,7 +515,7 @@ impl<'a> System<'a> {
         });
     }
 
-    /// Gives a node a turn, handles the packets that it sends, lets its workers take tasks, and checks its ledger.
+    /// Gives a node a turn, handles the packets that it sends, lets its workers take tasks, and checks the invariants.
     fn turn(&mut self, index: usize) -> Result<(), LockstepError> {
         let site = &mut self.sites[index];
         let Some(node) = &mut site.node else { return Ok(()) };
@@ -546,7 +550,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Gives a node a turn now, or as soon as its processing time is over.
+    /// Gives a node a turn now, or as soon as its processing time is over. Ignores a killed or paused node.
     fn wake(&mut self, index: usize) -> Result<(), LockstepError> {
         let site = &self.sites[index];
         if site.node.is_none() || site.paused {
@@ -559,7 +563,8 @@ impl<'a> System<'a> {
         self.turn(index)
     }
 
-    /// Handles a packet that a node sent from one of its ports. Checks that the node held it, and puts it on its wire.
+    /// Handles a packet that a node sent from one of its ports, and puts it on its wire. A node must hold each packet
+    /// of a task that it sends.
     fn on_frame(&mut self, index: usize, port: usize, frame: Vec<u8>) {
         let contents = PacketContents::read(&frame, None);
         self.sites[index].port_counts.sent[contents.class as usize] += 1;
@@ -628,7 +633,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Counts one more packet of a task. Ignores packets without a task.
+    /// Counts one more packet at its task. Ignores packets without a task.
     fn count_copy(&mut self, contents: PacketContents) {
         if let Some(task) =
             self.tasks.get_mut(contents.task as usize).filter(|_| contents.class.is_of_task())
@@ -637,7 +642,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Records the loss of a packet. Ignores packets without a task.
+    /// Records the loss of a packet at its task; the caller updates the wire's ledger. Ignores packets without a task.
     fn drop_packet(&mut self, contents: PacketContents, reason: PacketEnd) {
         if let Some(task) =
             self.tasks.get_mut(contents.task as usize).filter(|_| contents.class.is_of_task())
@@ -646,7 +651,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Puts a packet on a wire, with the faults drawn for it.
+    /// Puts a packet on a wire, with the faults drawn for it: it may be lost, copied, delayed or corrupted.
     fn transmit(
         &mut self,
         from: usize,
@@ -717,7 +722,8 @@ impl<'a> System<'a> {
             .push(time, event::pack(kind::DELIVER, self.order << INDEX_BITS | u64::from(slot)));
     }
 
-    /// Delivers a packet at the end of its wire, or later if its receiver is still busy.
+    /// Delivers a packet at the end of its wire, or later if its receiver is still busy. A node that receives a packet
+    /// of a task unchanged holds it from now on. The node then gets a turn, unless it is paused.
     fn deliver(&mut self, slot: u32) -> Result<(), LockstepError> {
         let to = self.packets[slot].to;
         let site = &self.sites[to];
@@ -819,7 +825,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Sends a client's next task.
+    /// Sends the run's next task from a client, if one remains, and schedules the client's next one.
     fn send_task(&mut self, client: usize) {
         if self.remaining_tasks == 0 {
             return;
@@ -840,7 +846,8 @@ impl<'a> System<'a> {
         self.schedule(client);
     }
 
-    /// Attaches a worker to its agent, or schedules another attempt.
+    /// Attaches a worker to its agent, or schedules another attempt. Ignores a worker that has left, or whose agent is
+    /// killed.
     fn attach(&mut self, index: usize) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         let Some(node) = self.sites[worker.agent].node.as_ref().filter(|_| !worker.has_left) else {
@@ -854,7 +861,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Lets the workers of an agent take tasks. A worker that must attach again tries so after [`ATTACH_NS`].
+    /// Lets the workers of an agent take tasks. A worker that must attach again leaves, and tries after [`ATTACH_NS`].
     fn poll_workers(&mut self, agent: usize) -> Result<(), LockstepError> {
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
@@ -885,8 +892,8 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Ends a worker's task. Ignores an outdated event: the worker has left, or another task on its core has delayed
-    /// the end. A paused worker answers after the pause.
+    /// Lets a worker answer a task that ends now, and wakes its agent. Ignores an outdated event: the worker has left,
+    /// or another task on its core has delayed the end. A paused worker answers after the pause.
     fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         if u64::from(worker.epoch) != epoch || !worker.answer(self.now) {
@@ -963,7 +970,7 @@ impl<'a> System<'a> {
         self.attach(index)
     }
 
-    /// Kills a node. Its packets are lost, as with a killed process.
+    /// Kills a node. Its packets are lost, as with a killed process, and its workers detach.
     fn kill(&mut self, target: FaultTarget) {
         let (index, count) = (self.plan.topology.index(target), self.sites.len());
         for worker in self.workers.iter_mut().filter(|worker| worker.agent == index) {

@@ -24,7 +24,8 @@ pub struct Worker {
     channel: usize,
     /// The worker's end of its channel, while it is attached.
     worker_end: Option<WorkerEnd>,
-    /// True once the agent has admitted the worker (granted its claim of the channel).
+    /// True once the worker may take tasks: the agent has admitted it (granted its claim of the channel), and a poll
+    /// has found the grant.
     started: bool,
     /// Emulated time of its last attempt to attach.
     attached_ns: u64,
@@ -40,7 +41,7 @@ pub struct Worker {
     pub epoch: u32,
     /// True if the worker is paused.
     pub paused: bool,
-    /// True if the worker has left and no other has attached yet.
+    /// True between the start and the end of a fault in which the worker leaves. Its replacement attaches at the end.
     pub has_left: bool,
 }
 
@@ -68,7 +69,8 @@ impl Worker {
         }
     }
 
-    /// Attaches, if the channel is free. Returns true if the worker is attached; false if the caller must try again.
+    /// Attaches, if the channel is free: claims it, which the agent must grant. Returns true if the worker is attached;
+    /// false if the caller must try again.
     ///
     /// # Errors
     /// The system's error.
@@ -81,7 +83,8 @@ impl Worker {
         Ok(self.worker_end.is_some())
     }
 
-    /// Leaves the channel. The agent takes back the worker's tasks.
+    /// Leaves the channel, also after the agent was killed or has removed the worker. A running agent drops the
+    /// worker's tasks and counts them as lost.
     pub fn leave(&mut self) {
         (self.worker_end, self.started) = (None, false);
         self.serving.clear();
@@ -150,7 +153,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Returns the emulated end of its next task; `None` if it is unchanged since the last call.
+    /// Returns the emulated time at which the next task ends; `None` without tasks, or if task and time are unchanged
+    /// since the last call.
     pub fn next_end_ns(&mut self) -> Option<u64> {
         self.core.reschedule().map(|(end_ns, _)| end_ns)
     }

@@ -13,7 +13,7 @@ use super::super::workers::Worker;
 use super::{Outcome, System, TaskResult, TaskState};
 
 impl System<'_> {
-    /// Adds a node's drops to the outcome.
+    /// Adds a node's counts of drops to the outcome, before the node and its counters end.
     pub(super) fn note_drops(&mut self, index: usize) {
         let target = self.plan.topology.target(index).to_string();
         let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.local_state())
@@ -34,7 +34,8 @@ impl System<'_> {
         }
     }
 
-    /// Checks the invariants after a turn of a node.
+    /// Checks the invariants after a turn of a node. For a node in another process, these are only the packet counts
+    /// and the bound of tasks at a worker.
     pub(super) fn inspect(&mut self, index: usize) {
         let (target, site) = (self.plan.topology.target(index), &self.sites[index]);
         let Some(node) = &site.node else { return };
@@ -59,7 +60,7 @@ impl System<'_> {
         }
     }
 
-    /// Checks that no worker of a leaf is idle for long while tasks wait at the leaf.
+    /// Checks that no worker of a leaf in this process is idle for long while tasks wait at the leaf.
     fn inspect_idle_at_leaf(&mut self, index: usize, number: u16) {
         let (target, now, topology) = (FaultTarget::Leaf(number), self.now, self.plan.topology);
         if self.plan.has_controller {
@@ -96,8 +97,8 @@ impl System<'_> {
                 *since = None;
                 continue;
             }
-            // Otherwise all packets of its tasks are lost, which the leaf learns only by a timeout, or a packet
-            // waits for a neighbour's address.
+            // If the leaf does not know the worker as idle, all packets of the worker's tasks are lost, or a packet
+            // waits for a neighbour's address. The leaf learns of the loss only by a timeout.
             let longest = if is_known_idle { check::KNOWN_IDLE_NS } else { check::WRITTEN_OFF_NS };
             let idle_ns = now - *since.get_or_insert(now);
             if idle_ns > longest {
@@ -112,8 +113,8 @@ impl System<'_> {
         }
     }
 
-    /// Checks that no worker of an agent has too many tasks, or is idle for long while tasks wait. Reads the
-    /// number of waiting tasks only from agents in this process.
+    /// Checks that no worker of an agent has too many tasks, or is idle for long while tasks wait. The number of
+    /// waiting tasks at an agent in another process is unknown, so its workers may be idle.
     fn inspect_workers(&mut self, index: usize) {
         let (target, now) = (self.plan.topology.target(index), self.now);
         let waiting = self.sites[index]
@@ -150,7 +151,8 @@ impl System<'_> {
         }
     }
 
-    /// Returns true if nodes disagree about members. Records a violation if this lasts too long.
+    /// Returns true if nodes in this process disagree about members. Records a violation if this lasts too long. The
+    /// run calls it only after the last fault.
     pub(super) fn differ(&mut self) -> bool {
         if self.plan.has_controller {
             return self.differ_from_desired();
@@ -168,7 +170,7 @@ impl System<'_> {
         true
     }
 
-    /// Performs the check of [`System::differ`] for nodes that follow a controller.
+    /// Like [`System::differ`], for nodes that follow a controller: compares them with its desired state.
     fn differ_from_desired(&mut self) -> bool {
         let differs = |index: usize| Some((index, self.sites[index].node.as_ref()?.differs()?));
         let Some((index, (difference, since_ns))) = self.nodes().find_map(differs) else {
@@ -183,8 +185,9 @@ impl System<'_> {
         true
     }
 
-    /// Returns the first missing member: the node that lacks it, a description, and the allowed duration. The
-    /// member is a worker missing at the leaf of its rack, or a leaf missing at its spine.
+    /// Returns the first missing member: the node that lacks it, a description, and the allowed duration. The member
+    /// is a worker missing at the leaf of its rack, or a leaf missing at its spine, or there with a wrong number of
+    /// workers. Returns `None` without spines, where not every worker registers with every leaf.
     fn difference(&self) -> Option<(FaultTarget, String, u64)> {
         let topology = self.plan.topology;
         let state = |target| self.sites[topology.index(target)].node.as_ref()?.local_state();
@@ -275,7 +278,7 @@ impl System<'_> {
         outcome
     }
 
-    /// Describes the loss of a task whose packet entered a node and never left it.
+    /// Returns the reason of the loss of a task whose packet entered a node and never left it.
     fn loss_inside(&self, index: usize) -> String {
         let target = self.plan.topology.target(index);
         let state = self.sites[index].node.as_ref().and_then(|node| node.local_state());
@@ -285,7 +288,8 @@ impl System<'_> {
         }
     }
 
-    /// Checks that each task was answered, refused, or lost for a reason.
+    /// Adds the result of each task to the outcome. Each must be answered, refused, or lost for a reason. Then compares
+    /// the packets that vanished in each node with its counts of drops.
     fn account_for_tasks(&mut self) {
         let count = self.sites.len();
         let mut vanished = vec![0_u64; count];
