@@ -369,6 +369,36 @@ fn a_pool_comes_with_its_workers_at_once() {
     rig.assert_accounted();
 }
 
+#[test]
+fn absent_workers_of_a_new_pool_get_nothing() {
+    let mut rig = Rig::with_workers();
+    let texts = [
+        "add-pool id=9 policy=jsq",
+        "add-workers pool=9 workers=20-23",
+        "drain workers=21",
+        "remove-workers workers=22",
+    ];
+    let changes = texts.map(|text| text.parse().unwrap());
+    rig.changing.control.apply_all(&changes).unwrap();
+    rig.changing.expect();
+    // No worker attaches in the place of 22, which leaves at once, and none comes for 23.
+    assert!([20, 21].into_iter().all(|id| rig.attach(id)) && !rig.attach(22));
+    rig.settle();
+    assert!(rig.changing.control.membership().worker(22).is_none());
+    rig.workers.done.clear();
+    for _ in 0..40 {
+        rig.send(9, None);
+        rig.polls(5);
+    }
+    assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
+    let served: BTreeSet<_> = rig.workers.done.keys().copied().collect();
+    assert_eq!(served, [20].into());
+    rig.change("undrain workers=21");
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 100), range(20..=21));
+    rig.assert_accounted();
+}
+
 // promise: trust.3
 #[test]
 fn new_worker_signs_with_its_pools_key() {

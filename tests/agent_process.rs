@@ -91,7 +91,8 @@ mod processes {
         Options { attach_timeout: TIMEOUT, ..Options::default() }
     }
 
-    /// Runs a worker process: echoes until the agent ends.
+    /// Runs a worker process: echoes until the agent stops or releases the worker. Panics at any other end, so that the
+    /// exit status shows it.
     pub fn work(name: &str) {
         let worker = std::env::var(WORKER).ok().map(|id| id.parse().unwrap());
         let options = Options { worker, ..attach_options() };
@@ -121,7 +122,7 @@ mod processes {
         frame
     }
 
-    /// Folder of the nodes' configurations, captures, region and state file.
+    /// Folder of the nodes' configurations, captures and state files, and of the socket of the agent's region.
     struct Home(tempfile::TempDir);
 
     impl Home {
@@ -216,7 +217,7 @@ mod processes {
             found.unwrap_or(0)
         }
 
-        /// Opens the agent's region for workers as soon as it exists.
+        /// Opens the agent's region for workers as soon as its socket exists. The test reads the grants in it.
         fn region(&self) -> WorkerRegion {
             wait_until("the region exists", || self.path("region").exists());
             WorkerRegion::open_within(&self.path("region"), TIMEOUT).unwrap()
@@ -241,7 +242,7 @@ mod processes {
     }
 
     /// Kills one of three workers under load. Checks that the remaining two go on, and that a new worker takes its
-    /// place. The account must have its lost tasks.
+    /// place. The account must count the killed worker's lost tasks, at most two.
     pub fn a_killed_worker_loses_its_own_tasks_only() {
         let home = Home::new(64, ",infinite_rx=1");
         let agent = ChildProcess::start(&mut home.command("agent"));
@@ -287,7 +288,7 @@ mod processes {
     }
 
     /// Changes workers, pools and policies under load, by lines on the agent's standard input (`--changes -`). Checks
-    /// the state file, the log, and that only tasks at the end are lost.
+    /// the state file, the log, and that the agent drops scheduled tasks only at its shutdown.
     pub fn workers_and_pools_come_and_go_under_load() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("agent", &["--changes", "-"]);
@@ -319,8 +320,8 @@ mod processes {
         workers.extend((30..32).map(|id| (id, home.worker_of_id(id))));
         wait_for_workers(&region, WORKERS + 2);
         more_replies(&home);
-        // Two workers leave, one of the initial ones among them. Their processes end in order, and no worker
-        // can take their places.
+        // Two workers leave, one of the initial ones among them. Their processes succeed, and no worker can attach
+        // under id 20 any more.
         writeln!(lines, "remove-workers workers=20,30").unwrap();
         wait_until("workers 20 and 30 are gone", || named(&home) == [(1, vec![21, 22, 31])]);
         [20, 30].into_iter().for_each(|id| workers.remove(&id).unwrap().ended());
@@ -376,8 +377,8 @@ mod processes {
     }
 
     /// Checks that a worker serves the tasks of a capture, except those that arrive before it. Runs on emulated time:
-    /// the test (the conductor) gives the agent a turn for each poll, so that only the first burst comes before the
-    /// worker.
+    /// the agent polls only in turns, which the test (the conductor) gives. The first turn comes after the worker's
+    /// claim, so only the first burst arrives before the worker is granted.
     pub fn tasks_are_done_or_counted_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
         let clock = home.path("clock");
@@ -394,8 +395,7 @@ mod processes {
         let worker = home.worker();
         let is_there = || (0..WORKERS).any(|at| region.channel(at).sender().claim() != 0);
         wait_until("a worker asks to be let in", is_there);
-        // The first burst arrives before the worker is granted. The worker serves all later ones, some at
-        // each turn.
+        // The agent collects replies only in turns, so each look gives one.
         let mut now_ns = 0;
         wait_until("all tasks are done", || {
             now_ns += 100_000;
@@ -440,7 +440,7 @@ mod processes {
         let _ = agent.output();
         let dead = Worker::attach(name.to_str().unwrap(), &attach_options()).unwrap_err();
         assert!(dead.to_string().contains("has stopped"), "{dead}");
-        // The files of the killed agent are no obstacle.
+        // The socket and the state file of the killed agent do not stop a new one.
         let agent = ChildProcess::start(&mut home.command("agent"));
         wait_until("a worker of the new agent is let in", || {
             Worker::attach(name.to_str().unwrap(), &attach_options()).is_ok()
@@ -449,8 +449,8 @@ mod processes {
         account(&agent.output());
     }
 
-    /// Runs a leaf with an agent on its core under load: kills a worker, attaches others, and changes the workers.
-    /// Checks the accounts of leaf and agent.
+    /// Runs a leaf with an agent on its core under load: kills a worker, attaches others, changes the workers and the
+    /// agent's policy. Checks the accounts of leaf and agent.
     pub fn leaf_and_agent_share_a_process_and_a_core() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("leaf", &["--changes", "-"]);
@@ -461,6 +461,7 @@ mod processes {
         wait_for_workers(&region, 2);
         wait_until("replies come", || home.counter("replies") > 1000);
         wait_until("both are registered", || home.counter("registrations") >= 2);
+        // Returns the number at a JSON pointer in the state.
         let beside = |pointer: &str| home.state_json().pointer(pointer).and_then(Value::as_u64);
         wait_until("the agent's side counts", || {
             beside("/agent/cores/0/counters/replies") > Some(0)
@@ -516,7 +517,7 @@ mod processes {
     }
 
     /// Attaches workers to a sleeping node that no event wakes: the capture has ended, and its device has no
-    /// interrupts.
+    /// interrupts. So it must wake by its timer to see the workers' claims and SIGTERM.
     pub fn sleeping_node_admits_workers_and_stops() {
         for role in ["agent", "leaf"] {
             let home = Home::new(3, "");
@@ -566,9 +567,9 @@ mod processes {
         frame
     }
 
-    /// A leaf replays a capture of tasks and passes them over memif to an agent with worker processes. Leaf
-    /// and agent find each other, the workers register, and every task is answered. `has_key` gives the pool
-    /// a key, with which the agent signs replies.
+    /// Runs a leaf that replays a capture of tasks and passes them over memif to an agent with worker processes.
+    /// Checks that the workers register and that each task is answered once. `has_key` gives the pool a key, with which
+    /// the agent signs replies.
     pub fn leaf_agent_and_workers_speak_ipv6(has_key: bool) {
         // At most 256 packets may wait for the agent's MAC address (`UNRESOLVED_HELD_MAX`).
         const TASKS: u16 = 200;

@@ -2,8 +2,8 @@
 //! answered, and all cores apply it within a millisecond.
 //!
 //! A change is one of the membership: the pools, servers and workers of a leaf (the scheduler of a rack). Each accepted
-//! change begins an epoch, a number that grows. The test is the clients, the servers and the clock of a leaf with two
-//! cores.
+//! change begins an epoch, a number that grows. The test emulates the clients, the servers and the clock of a leaf with
+//! two cores.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod changing;
@@ -95,11 +95,11 @@ struct Rack {
     work: BTreeMap<u16, VecDeque<Work>>,
     /// Send times of open tasks, by sequence number.
     open: HashMap<u16, u64>,
-    /// Response times since the last evaluation.
+    /// Response times since a test last evaluated or cleared them.
     responses: Vec<u64>,
     /// Number of tasks sent.
     sent: u64,
-    /// Number of the last task.
+    /// Sequence number of the last task.
     next: u16,
     /// Epochs of changes that some core has not yet applied, and the times of these changes.
     pending: VecDeque<(u64, u64)>,
@@ -222,7 +222,7 @@ impl Rack {
         }
     }
 
-    /// Sends the replies that are due.
+    /// Sends the replies that are due, each to the core that sent the task.
     fn complete(&mut self) {
         for (&worker, work) in &mut self.work {
             while work.front().is_some_and(|task| task.done <= self.now) {
@@ -277,14 +277,15 @@ impl Rack {
         self.responses.push(self.now - sent);
     }
 
-    /// Returns true if tasks of this pool wait at a core.
+    /// Returns true if tasks of this pool wait for a worker at a core.
     fn waits(&self, id: u16) -> bool {
         let Some((at, _)) = self.membership().pool(id) else { return false };
         let dispatchers = self.cores.iter().filter_map(|core| core.stages().dispatcher(at));
         dispatchers.map(Dispatcher::waiting).sum::<usize>() > 0
     }
 
-    /// Makes a change and returns its epoch, or the reason of its refusal.
+    /// Makes a change and returns its epoch, or the reason of its refusal. [`Rack::poll`] checks that the cores apply
+    /// it in time.
     fn change(&mut self, text: &str) -> Result<u64, ChangeError> {
         let answer = self.changing.control.apply(&text.parse::<Change>()?);
         if let Ok(epoch) = answer {
@@ -313,14 +314,15 @@ impl Rack {
         format!("held and dropped {:?}, at a worker {most:?}", held.collect::<Vec<_>>())
     }
 
-    /// Returns the 99th percentile of response times since the last call, in microseconds.
+    /// Returns the 99th percentile of the recorded response times, in microseconds, and clears them.
     fn p99_us(&mut self) -> f64 {
         let mut responses = std::mem::take(&mut self.responses);
         responses.sort_unstable();
         responses[responses.len() * 99 / 100] as f64 / 1000.0
     }
 
-    /// Checks the end of a test: every task is answered, and no packet is left.
+    /// Ends the load, and advances the time until all removals are over. Checks that every task was answered, that no
+    /// packet was dropped or is left, and that each snapshot of the state file shows the membership of its epoch.
     fn assert_nothing_is_lost(&mut self) {
         self.due = u64::MAX;
         self.run(20_000_000);
@@ -352,7 +354,8 @@ fn policies() -> Vec<&'static str> {
     on_leaf.map(|entry| entry.name).collect()
 }
 
-/// Returns a random change, valid or invalid. It never drains or removes workers 10 to 17 of pool 7.
+/// Returns a random change, valid or invalid. It never drains or removes workers 10 to 17 of pool 7, so that this pool
+/// can always take tasks.
 fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
     // Returns a number from 0 to `bound` - 1.
     let mut pick = |bound: u16| rng.random_range(0..bound);
@@ -385,7 +388,7 @@ fn ten_thousand_random_changes_lose_nothing() {
     while made < 10_000 {
         rack.run(60_000);
         let text = random_change(&mut rng, &policies);
-        // Removing a pool loses the tasks that wait in it without workers; that is the rule.
+        // The removal of a pool without workers drops the tasks that wait in it. The test makes none while tasks wait.
         let ends = text.strip_prefix("remove-pool id=").map(|id| id.parse().unwrap());
         if ends.is_some_and(|id| rack.waits(id)) {
             continue;
@@ -424,7 +427,7 @@ fn draining_the_busiest_of_eight_servers_loses_nothing() {
     rack.responses.clear();
     rack.run(100_000_000);
     let before = rack.p99_us();
-    // Returns the number of tasks at a server, the first of which is 0.
+    // Returns the number of tasks at a server. Servers count from 0.
     let has = |rack: &Rack, server: u16| -> usize {
         (10 + 4 * server..14 + 4 * server)
             .map(|id| rack.work.get(&id).map_or(0, VecDeque::len))

@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 
 use timeouts::*;
 
-/// A language of the page, with the command lines of its worker and its client. The worker's address follows.
+/// A language of the page, with the command lines of its worker and its client. The test appends the worker's address.
 struct Pair {
     /// Name of the language.
     language: &'static str,
@@ -50,7 +50,7 @@ fn words(command: &str) -> Vec<String> {
 fn compile(folder: &Path, command: &str) {
     let words = words(command);
     let mut compiler = Command::new(&words[0]);
-    // Go wants a cache, and needs no network.
+    // Go needs a cache folder. Without modules and other toolchains it needs no network.
     compiler.args(&words[1..]).current_dir(folder).env("GOCACHE", folder.join("cache"));
     let output = compiler.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -118,7 +118,7 @@ fn every_client_is_answered_by_every_worker() {
         command.args(&words[1..]).arg(address).current_dir(folder.path());
         command
     };
-    // An own loopback address, because the page's port may be in use.
+    // A loopback address of this process, because the page's port may be in use at 127.0.0.1.
     let process = std::process::id();
     let address = format!("127.77.{}.{}", process / 250 % 250, process % 250 + 1);
     for worker in &pairs {

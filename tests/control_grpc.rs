@@ -519,6 +519,28 @@ fn slow_configuration_delays_no_other_request() {
 
 // promise: control.1
 #[test]
+fn slow_read_does_not_make_a_reload_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = text(&folder.path().join("state"), "");
+    let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
+    // The core never polls, so it never applies the change.
+    let (_cores, table, control) = rig::leaves(rig::stages(&text, None), sizes);
+    let reading = Duration::from_secs(3);
+    let reader: reload::Reader = Arc::new(move || {
+        std::thread::sleep(reading);
+        Ok(Box::new(|_, _| Ok(vec!["drain workers=10".parse().unwrap()])))
+    });
+    let mut requests = Requests::new(control, table, reader);
+    let (done, is_done) = mpsc::channel();
+    requests.handle().reload(false, move |reloaded| _ = done.send(reloaded));
+    // The limit of 5 s begins with the change, after the read.
+    requests.serve_for(2 * reading, &Vec::new);
+    assert_eq!(requests.control().membership().epoch, 2, "the change is made");
+    assert!(is_done.try_recv().is_err(), "not late yet");
+}
+
+// promise: control.1
+#[test]
 fn stalled_core_is_reported_and_blocks_nothing() {
     let node = Node::start();
     let mut raw = node.raw();

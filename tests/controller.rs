@@ -191,6 +191,12 @@ fn restart_keeps_an_operators_fabric() {
         "http://127.0.0.1:PORT on this host",
     );
     home.refused(&["--controller", "/a", "drain", "5"], "a controller has no such command");
+    let server = ["--controller", "/a", "add-server", "10.0.2.12"];
+    home.refused(&server, "a fabric's server needs --leaf and --workers");
+    let pool = ["pool", "create", "--workers", "4", "--policy", "sed", "--shared-workers"];
+    home.refused(&pool, "--shared-workers: only a pool of a node has it");
+    home.refused(&["pool", "--agent", "resize", "1", "4"], "--agent: only a fabric's pool");
+    home.refused(&["reload", "--if-version", "3"], "--if-version: this command checks no version");
     let failed = home.ctl_json(&["fail-leaf", "1"]);
     assert_eq!(failed["notes"][0], "pool 1 has 32 of 40 workers; add servers", "{failed}");
     let before = home.ctl_json(&["topology"]);

@@ -29,7 +29,7 @@ const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 /// Shortest lease that etcd grants.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Controllers over one etcd.
+/// etcd, and the settings of the controllers that store their fabric in it.
 struct Controllers {
     /// The processes of etcd.
     etcd: Etcd,
@@ -56,13 +56,14 @@ impl DerefMut for Controllers {
 }
 
 impl Controllers {
-    /// Starts etcd. Prints a note and returns `None` if it is not installed.
+    /// Starts etcd with `members` members, each with the further arguments `more`. Prints a note and returns `None` if
+    /// etcd is not installed.
     fn start(members: usize, more: &[&'static str]) -> Option<Self> {
         let etcd = Etcd::start(members, more)?;
         Some(Self { etcd, lease: LEASE, proxied: HashMap::new() })
     }
 
-    /// Writes a controller's configuration and returns its path.
+    /// Writes a controller's configuration, with the present lease and URLs, and returns its path.
     fn file(&self, id: u16) -> PathBuf {
         let urls = self.proxied.get(&id).cloned().unwrap_or_else(|| self.urls());
         let urls: Vec<_> = urls.iter().map(|url| format!("'{url}'")).collect();
@@ -83,24 +84,24 @@ impl Controllers {
         self.folder.path().join(format!("controller{id}.ctl"))
     }
 
-    /// Starts a controller in this process.
+    /// Starts a controller in this process. The test can read its role, and ends it in order by a drop.
     fn controller(&self, id: u16) -> Controller {
         Controller::start(&ControllerConfig::load(&self.file(id)).unwrap()).unwrap()
     }
 
-    /// Starts a controller as a process.
+    /// Starts a controller as a process of its own, for tests that stop or kill it by a signal.
     fn process(&self, id: u16) -> Process {
         Process(self.command(id).spawn().unwrap())
     }
 
-    /// Returns the command of a controller.
+    /// Writes a controller's configuration, and returns the command that starts the controller.
     fn command(&self, id: u16) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["controller", "--config"]).arg(self.file(id)).stderr(Stdio::null());
         command
     }
 
-    /// Sends a command to this controller and returns the fabric's new version.
+    /// Sends a command to this controller as an operator. Returns the fabric's new version, or the error as text.
     fn ask(&self, id: u16, text: &str) -> Result<u64, String> {
         let address = ControllerAddress::Socket(self.socket(id));
         let mut operator =
@@ -109,24 +110,25 @@ impl Controllers {
         done.map(|done| done.version).map_err(|error| error.to_string())
     }
 
-    /// Returns this controller's term, if it leads.
+    /// Asks this controller for its term. `None` if it does not lead or cannot be reached. For controllers in other
+    /// processes; [`term`] reads the role of one in this process.
     fn leads(&self, id: u16) -> Option<u64> {
         Some(self.topology(id)?.term)
     }
 
-    /// Returns the leaves in this controller's fabric, if it leads.
+    /// Asks this controller for the leaves of its fabric. `None` as for `topology`.
     fn leaves(&self, id: u16) -> Option<Vec<u32>> {
         Some(self.topology(id)?.leaves.iter().map(|leaf| leaf.id).collect())
     }
 
-    /// Returns this controller's fabric, if it leads.
+    /// Asks this controller for its fabric. `None` if it does not lead or cannot be reached.
     fn topology(&self, id: u16) -> Option<TopologyReply> {
         let address = ControllerAddress::Socket(self.socket(id));
         ControllerClient::open(&address, None).ok()?.topology().ok()
     }
 }
 
-/// Returns a controller's term, if it leads.
+/// Returns the term of a controller in this process, if it leads.
 fn term(controller: &Controller) -> Option<u64> {
     match controller.role() {
         ControllerRole::Leader { term, .. } => Some(term),
@@ -247,9 +249,11 @@ fn etcd_outage_suspends_the_lead_and_keeps_data() {
 /// Minimum interval between two readings of the clock that counts as a stall of the machine.
 const STALL: Duration = Duration::from_millis(500);
 
-/// Kills the member that leads etcd, and sends a command to the controller, which leads with the default lease.
-/// Returns an error if the command is refused, or if the term is another one a lease later. Returns `None` after
-/// a stall of the machine, or an election longer than half the lease, such as one with a split vote.
+/// Kills the member that leads etcd, and sends a command to the leading controller during etcd's election. Then starts
+/// the member again. Returns an error if the command is refused, or if the term is another one a lease later.
+///
+/// Returns `None` after a stall of the machine, or an election longer than half the lease, such as one with a split
+/// vote. Such a run proves nothing.
 fn kill_etcd_leader(
     etcd: &mut Controllers,
     controller: &Controller,
@@ -308,7 +312,8 @@ fn dead_etcd_member_keeps_the_lead() {
     eprintln!("SKIPPED: etcd had no short election in which the lead stayed; lost leads: {lost:?}");
 }
 
-/// Compiles a library that makes the time of day jump a day ahead and back each second.
+/// Compiles a library for `LD_PRELOAD`, checks it, and returns its path. With it the time of day is a day ahead and a
+/// day behind in turn, for a second each. The monotonic clock is unchanged.
 fn leaping_clock(folder: &Path) -> PathBuf {
     let library = folder.join("clock.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/clock.c");
@@ -363,7 +368,7 @@ fn restored_old_etcd_is_reported_by_its_leader() {
     std::fs::remove_dir_all(&data).unwrap();
     duplicate(&copy, &data);
     etcd.members[0] = Some(etcd.spawn(0));
-    // Tells whether a text reports the old copy.
+    // Returns true if a text reports the old copy.
     let reports_copy = |text: &str| {
         text.contains("the store has version 1 ")
             && text.contains("this controller has led with version 2 ")
@@ -375,7 +380,8 @@ fn restored_old_etcd_is_reported_by_its_leader() {
         let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").expect_err("nothing is written");
         reports_copy(&refused)
     });
-    // A fresh controller accepts the old state. Nodes with a newer version do not follow it.
+    // A fresh controller knows no newer version, so it accepts the old state. It would refuse nodes with a newer
+    // version.
     let second = etcd.controller(2);
     wait_until("the other leads", || term(&second).is_some());
     assert_eq!(etcd.leaves(2), Some(vec![1]));
@@ -421,7 +427,7 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
     assert!(refused.contains("whether the command is kept is not known"), "{refused}");
     assert!(proxy.has_caught());
     wait_until("the first leads in a new term", || term(&first).is_some());
-    // The kernel now delivers the first write.
+    // The proxy delivers the held write of the old term, like a kernel that retransmits it late.
     proxy.deliver();
     assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(1));
     assert_eq!(etcd.leaves(1), Some(vec![2]));
@@ -433,7 +439,8 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
     assert!(after > before);
 }
 
-/// A client of a controller, without keep-alive: it waits for an answer however long the controller stalls.
+/// A client of a controller, without keep-alive and timeout: it waits for an answer however long the controller stalls.
+/// `ControllerClient` would give up.
 struct Client {
     /// Runs the client's calls in the calling thread.
     runtime: tokio::runtime::Runtime,
@@ -465,7 +472,7 @@ impl Client {
     }
 }
 
-/// A leaf that follows a controller.
+/// The client side of a leaf that follows a controller. It applies nothing.
 struct Leaf {
     /// Connection to the controller.
     client: Client,

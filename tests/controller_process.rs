@@ -38,7 +38,8 @@ impl Drop for Process {
 }
 
 impl Home {
-    /// Writes the configurations of a controller, a leaf without workers, and an agent with workers 20 to 22.
+    /// Writes the configurations of a controller, a leaf without workers, and an agent with workers 20 to 22. The leaf
+    /// is the memif server, to which the agent connects.
     fn new() -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         let cpus: Vec<_> =
@@ -81,12 +82,13 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// Writes the configuration of a node.
+    /// Writes the configuration of the process with this role.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(&format!("{name}.toml")), text).unwrap();
     }
 
-    /// Starts a node of this role.
+    /// Starts the process with this role: `controller`, `leaf` or `agent`. `--peer-timeout` limits the agent's wait for
+    /// the memif server.
     fn start(&self, role: &str) -> Process {
         let mut command = Command::new(WEDJAT);
         command
@@ -99,7 +101,7 @@ impl Home {
         Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
-    /// Runs `wedjat ctl --json` for the controller.
+    /// Runs `wedjat ctl --json` for the controller, by the socket beside its store.
     fn ctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", self.path("fabric"));
@@ -117,7 +119,8 @@ impl Home {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Returns the workers of a node that are not leaving: id and presence.
+    /// Asks a node, not the controller, for its workers that are not leaving: id and presence. Empty if the node does
+    /// not answer.
     fn workers(&self, node: &str) -> Vec<(u64, String)> {
         let state = self.path(node);
         let output = self.ctl(&["--node", state.to_str().unwrap(), "workers"]);

@@ -30,7 +30,7 @@ impl Home {
         home
     }
 
-    /// Writes the controller's configuration.
+    /// Writes the controller's configuration. Called again after a mount over the folder, which hides the first one.
     fn configure(&self) {
         let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.store().display());
         fs::write(self.path("controller.toml"), text).unwrap();
@@ -46,7 +46,7 @@ impl Home {
         self.path("fabric")
     }
 
-    /// Returns the command of the controller.
+    /// Returns the command that starts the controller.
     fn controller(&self) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["controller", "--config"]).arg(self.path("controller.toml"));
@@ -61,8 +61,8 @@ impl Home {
         process
     }
 
-    /// Runs a controller that must end by itself with an error. Returns the last line of its output. `what` names
-    /// the case in messages.
+    /// Runs a controller that must end by itself with an error. Returns the last line of its standard error. `what`
+    /// names the case in messages.
     fn refusal(&self, what: &str) -> String {
         let output = self.controller().args(["--duration", "60s"]).output().unwrap();
         let message = text(&output.stderr);
@@ -71,7 +71,7 @@ impl Home {
         message.lines().last().unwrap_or_default().to_owned()
     }
 
-    /// Runs `wedjat ctl --json` for the controller.
+    /// Runs `wedjat ctl --json` for the controller, by the socket beside its store.
     fn ctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", self.store());
@@ -100,7 +100,8 @@ fn text(bytes: &[u8]) -> String {
 /// A process that ends with the test.
 struct Process(Child);
 
-/// Limits the size of files written by a process to `current` bytes, or lifts the limit.
+/// Limits the size of files written by a process to `current` bytes, or lifts the limit. Unlike a full disk, this needs
+/// no root.
 fn limit(process: &Process, current: Option<u64>) {
     let pid = Pid::from_raw(process.0.id() as i32);
     prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
@@ -133,8 +134,8 @@ impl Drop for Tmpfs {
 }
 
 /// Takes space from a controller by `take`, and gives it back by `give`. Checks that a change is refused in between,
-/// with a message that contains `says`. Changes are accepted afterwards, and a restarted controller has all accepted
-/// ones.
+/// with the text `says`. Checks that a change is accepted afterwards. The controller must then serve all accepted
+/// changes, and serve the same leaves after a restart.
 fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl FnOnce(&Process)) {
     let process = home.start();
     let mut kept = vec![1];

@@ -59,7 +59,8 @@ mod batches {
     /// The agent's MAC address.
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-    /// Runs all checks in turn, beside one agent and its worker.
+    /// Runs all checks in turn. The first needs an agent without a worker; the agent then gets one. The last check but
+    /// one kills that agent; the last starts its own.
     pub fn all() {
         let cpus: Vec<usize> =
             core_affinity::get_core_ids().unwrap().iter().map(|core| core.id).collect();
@@ -87,7 +88,8 @@ mod batches {
         home.jobs_of_the_agents_file_run_one_after_the_other();
     }
 
-    /// Makes and removes a cgroup, as a trial. Returns the reason if that fails.
+    /// Makes and removes a cgroup, as a trial: without the right to do so the test is skipped. Returns the reason if
+    /// that fails.
     fn may_make_cgroups() -> Result<(), String> {
         let hierarchies = Hierarchies::of_this_machine();
         if hierarchies.folders().is_empty() {
@@ -100,7 +102,7 @@ mod batches {
         group.and_then(|group| group.remove(TIMEOUT)).map_err(|error| error.to_string())
     }
 
-    /// Runs the worker process: echoes on its core until the agent ends.
+    /// Runs the worker process: pins itself to its CPU, and echoes until the agent ends.
     pub fn work(name: &str) {
         let cpu = std::env::var("WEDJAT_TEST_CPU").unwrap().parse().ok();
         let options = Options { cpu, attach_timeout: TIMEOUT, ..Options::default() };
@@ -114,7 +116,7 @@ mod batches {
         }
     }
 
-    /// Returns the frame of a client's task.
+    /// Returns the frame of a client's task, addressed to the agent without a leaf.
     fn task(seq: u16) -> Vec<u8> {
         let header = Header::new_task(1, seq);
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 20];
@@ -164,7 +166,7 @@ mod batches {
             self.folder.path().join(name)
         }
 
-        /// Returns a `wedjat` command that keeps its notes in this folder.
+        /// Returns a `wedjat` command that keeps its notes in this folder, apart from the machine's other jobs.
         fn wedjat(&self, arguments: &[&str]) -> Command {
             let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
             command.args(arguments).env("WEDJAT_COSCHED_DIR", self.path("notes"));
@@ -187,7 +189,8 @@ mod batches {
             agent
         }
 
-        /// Starts the worker and waits until it is granted and pinned.
+        /// Starts the worker. Waits until the agent has granted it a channel, and it is pinned: beside a worker on
+        /// several CPUs, the co-scheduler refuses a job without `--cpus`.
         fn worker(&self) -> ChildProcess {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(ATTACH, self.path("region")).env("WEDJAT_TEST_CPU", self.cpu.to_string());
@@ -209,7 +212,7 @@ mod batches {
             command
         }
 
-        /// Returns the notes of all jobs.
+        /// Returns the notes of all jobs with a live co-scheduler.
         fn jobs(&self) -> Vec<Note> {
             NotesFolder::at(self.path("notes")).unwrap().jobs()
         }
@@ -239,7 +242,7 @@ mod batches {
             texts.iter().flat_map(|text| text.lines()).filter_map(|pid| pid.parse().ok()).collect()
         }
 
-        /// Checks that the job's groups, processes and note are gone.
+        /// Checks that the job's cgroups and processes are gone, and that `jobs` does not list it.
         fn assert_removed(&self, note: &Note, members: &BTreeSet<u32>) {
             for path in note.made.paths() {
                 assert!(!path.exists(), "{} is left", path.display());
@@ -250,11 +253,11 @@ mod batches {
             assert!(self.jobs().iter().all(|job| job.id() != note.id()));
         }
 
-        /// Checks that a job has only the worker's CPU and cannot get more. Its exit code is passed on, and its
-        /// processes end with it.
+        /// Checks a job's CPU, which is the worker's, its idle scheduling class, and that it gets no real-time
+        /// scheduling. Checks the exit codes of `cosched run`, and that all processes of a job end with it.
         pub fn a_batch_runs_where_the_worker_does_and_leaves_nothing(&self) {
             // Prints the job's CPUs, whether it may use real-time scheduling, and its scheduling class (5: idle).
-            // In between, it tries to use all CPUs.
+            // In between, it tries to use all CPUs; no check looks at the result.
             let script = "grep Cpus_allowed_list /proc/self/status; chrt -f 1 true 2>/dev/null || echo refused; \
                           taskset -c 0-63 true 2>/dev/null; cut -d' ' -f41 /proc/self/stat; exit 7";
             let output = self.run(&["--policy", "idle"], script).output().unwrap();
@@ -277,8 +280,8 @@ mod batches {
             assert!(Process::of(left).is_none_or(|process| !process.is_alive()));
         }
 
-        /// Runs a job that prints its progress. Checks that the note and `wedjat cosched status` show it. A replay of
-        /// the log must make the same decisions.
+        /// Runs a job that prints its progress. Checks that its note counts the progress, and that `wedjat cosched
+        /// status` shows the job. A replay of the log must succeed, so it makes the same decisions.
         pub fn progress_is_reported_and_decisions_repeat(&self) {
             let log = self.path("decisions");
             let options = [
@@ -332,8 +335,8 @@ mod batches {
             assert_eq!(replayed["settings"]["mode"], "iw");
         }
 
-        /// Checks the reasons for refused jobs: options that would harm the worker, or that are invalid. A dry run
-        /// makes nothing.
+        /// Checks the reasons for refused jobs: options that would harm the worker or the dispatcher, invalid options,
+        /// and no agent. A dry run makes nothing.
         pub fn harmful_or_invalid_runs_are_refused(&self) {
             // Checks that a job with these options does not run, and that the error names the given words.
             let refused = |options: &[&str], named: &[&str]| {
@@ -378,7 +381,8 @@ mod batches {
             );
         }
 
-        /// Without a worker, the co-scheduler has no CPU. With a given CPU, it still has no input for decisions.
+        /// Checks that a job beside an agent without a worker is refused: it has no CPU. With a given CPU, the policy
+        /// still has no input.
         pub fn unwatchable_batch_is_refused(&self) {
             let cpu = self.cpu.to_string();
             for (options, says) in [(&[][..], "no worker"), (&["--cpus", &cpu][..], "no input")] {
@@ -388,10 +392,11 @@ mod batches {
             }
         }
 
-        /// Cancels a job that forks without end and ignores signals. Checks that all its processes are killed.
+        /// Cancels a job that forks without end and ignores signals. Checks its limit on processes, and that the
+        /// co-scheduler kills all of them.
         pub fn a_batch_that_will_not_end_is_ended(&self) {
-            // Forks up to the limit and ignores signals to end. The first shell forks only once, before all others: a
-            // shell that cannot fork exits.
+            // Forks up to the limit and ignores termination signals. The first shell forks only once, before all
+            // others: a shell that cannot fork exits.
             let script = "trap '' TERM HUP INT; f() { f | f & }; (f) & while :; do :; done";
             let options = ["--policy", "idle", "--processes", "100", "--grace", "100ms"];
             let running = ChildProcess::start(
@@ -409,8 +414,8 @@ mod batches {
             self.assert_removed(&note, &members);
         }
 
-        /// Starts three jobs. Checks that one runs at a time, and that a signal ends a waiting one. The second runs
-        /// after the first.
+        /// Starts three jobs of one agent. Checks that two wait for the first, and that a signal ends a waiting one.
+        /// The second runs after the first.
         pub fn jobs_wait_for_each_other(&self) {
             let start = |script| ChildProcess::start(&mut self.run(&["--grace", "60s"], script));
             let first = start("sleep 1000");
@@ -430,7 +435,8 @@ mod batches {
             assert!(self.jobs().is_empty());
         }
 
-        /// Kills a co-scheduler. The next `wedjat cosched status` removes its job.
+        /// Kills a co-scheduler. Checks that the next `wedjat cosched status` reports it, and removes the processes and
+        /// cgroups of its job.
         pub fn remains_of_a_killed_co_scheduler_are_removed(&self) {
             let running = ChildProcess::start(
                 &mut self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)"),

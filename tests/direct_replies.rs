@@ -68,7 +68,7 @@ mod rack {
         prefix: u8,
         /// The leaf's scheduling policy.
         policy: &'static str,
-        /// True if the workers' replies and reports are signed with a key.
+        /// True if the agent signs its workers' replies and reports with a key.
         has_key: bool,
     }
 
@@ -97,21 +97,22 @@ mod rack {
     const POOL: u16 = 5;
     /// Number of tasks of each run of the client.
     const TASKS: u16 = 2000;
-    /// Tasks for an agent that was killed.
+    /// Number of tasks sent after the agent was killed.
     const LOST: u16 = 20;
     /// Maximum number of outstanding tasks of the client.
     const WINDOW: usize = 16;
     /// Number of worker processes.
     const WORKERS: usize = 3;
 
-    /// Runs a worker process until its agent ends, in order or not.
+    /// Runs a worker process: echoes until its agent ends, in order or not, or sends no task for [`TIMEOUT`].
     pub fn work(region: &str) {
         let options = Options { attach_timeout: TIMEOUT, ..Options::default() };
         let mut worker = Worker::attach(region, &options).unwrap_or_else(|error| panic!("{error}"));
         echo(&mut worker);
     }
 
-    /// Returns a socket that accepts packets only from the leaf's address and port.
+    /// Returns a socket that accepts packets only from the leaf's address and port. So a direct reply reaches it only
+    /// with the leaf's address as its source.
     fn connected(leaf: &str) -> UdpSocket {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
         let socket = UdpSocket::bind(if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }).unwrap();
@@ -120,7 +121,7 @@ mod rack {
         socket
     }
 
-    /// Returns the payload of a task.
+    /// Returns the UDP payload of a task: its header, and 30 bytes that depend on its number.
     fn task(seq: u16) -> Vec<u8> {
         let header = Header::new_task(POOL, seq);
         let mut payload = vec![seq as u8; header.len() + 30];
@@ -128,7 +129,8 @@ mod rack {
         payload
     }
 
-    /// Sends tasks, a window of them at a time, and checks that each is answered once with its own bytes.
+    /// Runs the client process: sends tasks, at most [`WINDOW`] of them outstanding. Checks that each is answered once,
+    /// with its own bytes.
     pub fn ask(leaf: &str, tasks: u16) {
         let socket = connected(leaf);
         let (mut sent, mut answered) = (0, BTreeSet::new());
@@ -149,7 +151,7 @@ mod rack {
         }
     }
 
-    /// Sends tasks and waits for no answer.
+    /// Runs the client process for a killed agent: sends tasks and waits for no answer.
     pub fn send(leaf: &str, tasks: u16) {
         let socket = connected(leaf);
         (0..tasks).for_each(|seq| _ = socket.send(&task(seq)).unwrap());
@@ -166,7 +168,7 @@ mod rack {
             let net = Self(format!("wd{}n{number}", std::process::id()));
             for place in ["b", "c", "l", "a"] {
                 call(&["ip", "netns", "add", &net.name(place)]);
-                // The kernels of leaf and agent have no addresses, and answer nothing beside them.
+                // Only the kernel of an IPv6 client has IPv6. Those of leaf and agent must not answer beside DPDK.
                 let has_v6 = place == "c" && scenario.prefix == 64;
                 // `$0` is the argument behind the script.
                 let quiet = "cd /proc/sys/net/ipv6/conf; for one in all default; do \
@@ -209,7 +211,7 @@ mod rack {
             assert!(status.success(), "{words:?}");
         }
 
-        /// Runs this program as a client, which must succeed.
+        /// Runs this program in the client's namespace, as `client` or `sender`. It must succeed.
         fn client(&self, words: &[&str]) {
             let own = std::env::current_exe().unwrap();
             self.within("c", &[&[own.to_str().unwrap()][..], words].concat());
@@ -246,7 +248,8 @@ mod rack {
                 }
                 false => String::new(),
             };
-            // Short enough that a killed agent is noticed soon, and longer than the machine's pauses.
+            // The leaf's `worker_timeout_ms` is short, so that it soon notices a killed agent, and longer than the
+            // machine's pauses.
             let text = format!(
                 "[leaf]\nid = 1\ncores = [0]\nseed = 7\nworker_timeout_ms = 3000\nstate = '{}'\n\
                  [[port]]\ndevice = 'net_af_packet0,iface=e0'\nside = 'both'\nip = '{leaf}/{prefix}'\n\
@@ -295,12 +298,12 @@ mod rack {
             serde_json::from_slice(&output.unwrap().stdout).unwrap_or_default()
         }
 
-        /// Returns a counter of a running node.
+        /// Returns a counter of a running node's only core; 0 if it cannot be read.
         fn counter(&self, role: &str, name: &str) -> u64 {
             self.state(role)["cores"][0]["counters"][name].as_u64().unwrap_or_default()
         }
 
-        /// Returns the sum of a number over the leaf's members.
+        /// Returns the sum of a numeric field over the members of the leaf's pool.
         fn of_members(&self, name: &str) -> u64 {
             let state = self.state("leaf");
             let members = state["pools"][0]["members"].as_array().cloned().unwrap_or_default();
@@ -318,8 +321,8 @@ mod rack {
         });
     }
 
-    /// Serves clients with direct return, drains workers, and kills the agent. Checks that the leaf accounts for every
-    /// task by a reply, a completion report or a write-off.
+    /// Serves a client with direct return: with all workers, with two of them drained, and after a kill of the agent.
+    /// Checks that the leaf accounts for every task by a reply, a completion report or a write-off.
     fn run_scenario(number: usize, scenario: &Scenario) {
         let (net, home) = (Net::new(number, scenario), Home::new(scenario));
         let mut leaf = home.node(&net, "l", "leaf", &["--changes", "-"]);
@@ -342,7 +345,7 @@ mod rack {
         wait_until("the agent shows all replies", || home.counter("agent", "replies") == tasks);
         wait_until("no task is outstanding", || home.of_members("outstanding") == 0);
 
-        // Drained workers get no task and keep none.
+        // The client still gets all answers after the command to drain workers 0 and 1.
         writeln!(changes, "drain workers=0-1").unwrap();
         net.client(&["client", scenario.leaf, &TASKS.to_string()]);
         wait_until("the tasks of the other worker are accounted for", || {
@@ -350,7 +353,7 @@ mod rack {
         });
         writeln!(changes, "undrain workers=0-1").unwrap();
 
-        // Tasks of an agent that dies are written off.
+        // The leaf writes off the tasks that it sent to a dead agent.
         agent.signal("-KILL");
         net.client(&["sender", scenario.leaf, &LOST.to_string()]);
         wait_until("the workers are silent", || home.counter("leaf", "workers_lost") >= 3);

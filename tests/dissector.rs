@@ -1,5 +1,5 @@
-//! `share/wedjat.lua`, the Wireshark dissector of task headers, in tshark. The captures are written by the project's
-//! own code.
+//! `share/wedjat.lua`, the Wireshark dissector of task headers, run by tshark. The project's own code writes the
+//! captures.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ const SERVER: u32 = 0x0A00_020B;
 /// Length of the data after the task header.
 const PAYLOAD_LEN: usize = 5;
 
-/// Returns the addresses of a packet with this header. `port` is the scheduler's UDP port.
+/// Returns the addresses and ports of a packet with this header. Its code gives the direction: client to leaf, server
+/// to client, or server to leaf. `port` is the scheduler's UDP port.
 fn flow(header: &Header, port: u16) -> Flow {
     let (src, dst, src_port, dst_port) = match header.code {
         Code::NewTask | Code::TaskContinuation | Code::PassedTask => (CLIENT, LEAF, 40_000, port),
@@ -35,7 +36,8 @@ fn flow(header: &Header, port: u16) -> Flow {
     Flow { src_mac: mac(1), dst_mac: mac(2), src, dst, src_port, dst_port }
 }
 
-/// Builds an IPv4 frame, signed with a fixed key and sequence if the header is authenticated.
+/// Builds an IPv4 frame for the scheduler's UDP port `port`, signed with a fixed key and sequence if the header is
+/// authenticated.
 fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8> {
     let (flow, len) = (flow(header, port), header.len() + PAYLOAD_LEN);
     let mut frame = vec![0; PAYLOAD + len];
@@ -55,7 +57,8 @@ fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8>
     frame
 }
 
-/// Builds a frame over IPv6, with an extension. `client` is the host part of the client's address.
+/// Builds an unsigned IPv6 frame with an extension, for the default port. `client` holds the lower 112 bits of the
+/// client's address.
 fn frame_v6(header: &Header, extension: Extension, client: u128) -> Vec<u8> {
     const NETWORK: u128 = 0xFD00 << 112;
     let Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = flow(header, 1234);
@@ -73,12 +76,12 @@ fn frame_v6(header: &Header, extension: Extension, client: u128) -> Vec<u8> {
     frame
 }
 
-/// Builds an IPv4 frame for the default port.
+/// Builds an IPv4 frame like [`frame_to`], for the default port.
 fn frame(header: &Header, extension: Option<Extension>) -> Vec<u8> {
     frame_to(header, extension, 1234)
 }
 
-/// Returns true if tshark is installed. Prints a note otherwise, as all tests are then skipped.
+/// Returns true if tshark is installed. Prints a note otherwise; the calling test then does nothing.
 fn has_tshark() -> bool {
     let has = Command::new("tshark").arg("--version").output().is_ok();
     if !has {
@@ -88,7 +91,9 @@ fn has_tshark() -> bool {
     has
 }
 
-/// Returns the `wedjat.*` fields of each frame, as tshark shows them with the arguments `more`.
+/// Returns the `wedjat.*` fields of each frame, as tshark shows them with the arguments `more`. Fields of expert notes,
+/// such as `wedjat.short`, are among them. tshark reads the capture twice (`-2`): a task then names its later reply.
+/// A `HOME` of its own keeps the user's settings away.
 fn dissected(frames: &[Vec<u8>], more: &[&str]) -> Vec<BTreeMap<String, String>> {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("capture.pcap");
@@ -227,7 +232,7 @@ fn numbers_are_shown_with_their_meaning() {
     // Node 3 asks node 4 for a task. Then node 3 forwards a task that the client sent to node 4, with a trailer.
     frames.push(frame(&Header::of_peers(Code::StealRequest, 7, (3, 4), 0), None));
     let passed = Header { code: Code::PassedTask, ..task };
-    // The UDP length includes the trailer behind the data.
+    // The trailer follows the data. The frame's headers are written again, because the UDP length includes the trailer.
     let via =
         ForwardingTrailer { version: 1, hops: 2, by: 3, origin: 4, mac: Mac([2, 0, 0, 0, 0, 9]) };
     let mut forwarded = frame(&passed, None);
@@ -278,8 +283,8 @@ fn a_reply_names_its_task() {
     assert!(seen[3].contains_key("wedjat.time"), "{seen:?}");
 }
 
-/// Fields, meanings of numbers, and matching of replies with tasks. Clients with equal ports and numbers are
-/// distinguished.
+/// Checks fields, meanings of numbers, and matching of replies with tasks. Two clients with equal ports and numbers
+/// differ only in their addresses.
 // promise: control.3
 #[test]
 fn ipv6_tasks_are_shown_like_ipv4() {
@@ -317,7 +322,7 @@ fn malformed_packets_are_shown_as_such() {
     }
     let extended = Header { extended: true, ..Header::new_task(7, 1) };
     let good = frame(&extended, Some(Extension::default()));
-    // Returns the frame with a payload of this length.
+    // Returns the frame with its UDP payload cut to this length.
     let cut = |payload: usize| {
         let mut frame = good.clone();
         frame.truncate(PAYLOAD + payload);

@@ -57,8 +57,8 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     assert_eq!(pool.in_use(), 0, "every mbuf is back");
 }
 
-/// Checks that mbufs start at different offsets within a page. Otherwise their first lines would compete for
-/// one cache set.
+/// Checks that mbufs start at different offsets within a page. Without hugepages, DPDK would start each mbuf on a page
+/// of its own, and their first lines would compete for one cache set. [`MbufPool`] packs them densely.
 fn spread(pool: &MbufPool) {
     let mbufs: Vec<_> = std::iter::from_fn(|| pool.handle().take()).take(32).collect();
     let mut places: Vec<usize> =
@@ -68,7 +68,7 @@ fn spread(pool: &MbufPool) {
     assert!(places.len() >= 16, "{places:?}");
 }
 
-/// Checks that an mbuf has any length up to its buffer's 2048 bytes.
+/// Checks that an mbuf has any length up to its buffer's 2048 bytes, and counts as in use.
 fn lengths(pool: &MbufPool) {
     let mut mbuf = pool.handle().take().unwrap();
     assert!(mbuf.bytes().is_empty());
@@ -201,7 +201,7 @@ fn null(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Checks outlets, additional queues that only send. A restart needs them, too.
+/// Checks outlets: additional transmit queues, for the replies of an agent's worker threads. A restart needs them, too.
 fn outlets(eal: &Eal, pool: &MbufPool) {
     let options = DeviceOptions { outlets: 2, ..DeviceOptions::default() };
     let (device, mut ports, mut outlets) =
@@ -217,7 +217,8 @@ fn outlets(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Checks that a distributor refuses a small pool. The distributor is DPDK's library for spreading packets over lcores.
+/// Checks that a distributor refuses a pool of fewer than eight mbufs, and keeps none. The distributor is DPDK's
+/// library for spreading packets over lcores. A benchmark measures its round trips with eight tasks in flight.
 fn undersized_pool(eal: &Eal) {
     let small = MbufPool::new(eal, "small", 4).unwrap();
     let error = Distributor::new(eal, &small).err().unwrap().to_string();
@@ -230,7 +231,7 @@ fn captured() -> impl Iterator<Item = Vec<u8>> {
     (0..100u8).map(|byte| vec![byte; 60 + usize::from(byte) * 10])
 }
 
-/// Passes the packets of one capture into another.
+/// Passes the packets of one capture into another, which the caller reads once the device is closed.
 fn capture(eal: &Eal, pool: &MbufPool) {
     let (device, mut ports) =
         Device::open(eal, "net_pcap0", pool, &DeviceOptions::default()).unwrap();

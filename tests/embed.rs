@@ -31,6 +31,7 @@ use wedjat::wire::{ipv4, udp};
 use frames::*;
 use rig::{Sizes, TICKS_HZ};
 
+/// MAC address of the first server, as in its configuration.
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
 /// Returns a configuration with two ports and two servers. ARP resolves the second server's MAC address.
@@ -57,7 +58,7 @@ fn context(policy: &str) -> Context {
     scheduler(policy).context(0).unwrap()
 }
 
-/// Checks that the library requires proofs like the leaf, by the same key of the configuration. A proof is an
+/// Checks that the library requires proofs like the leaf, if the configuration has a `key_file`. A proof is an
 /// authentication tag with a sequence number, behind the header of a worker's reply. `text` is a configuration
 /// without a key, `bare` a reply without a proof, and `signed` returns a reply with a proof of this sequence number.
 fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
@@ -81,7 +82,7 @@ fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
         verdicts[0]
     };
     assert_eq!(judge(bare), Verdict::Drop(DropReason::AuthMissing));
-    // Packets signed before the start, by more than clocks differ, may be replays of packets that an earlier
+    // Packets signed long before the start (by more than clocks may differ) may be replays of packets that an earlier
     // scheduler accepted.
     assert_eq!(judge(&signed(now - minutes(6))), Verdict::Drop(DropReason::AuthReplay));
     // An accepted reply waits for the client's MAC address.
@@ -127,7 +128,7 @@ impl Dice {
     }
 }
 
-/// Returns the client's ARP request for an address, sent to `to`.
+/// Returns the frame of the client's ARP request for the address `target`, with the Ethernet destination `to`.
 fn who_is(target: u32, to: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     let question = arp::Packet::request(CLIENT_MAC, CLIENT, target);
@@ -135,7 +136,8 @@ fn who_is(target: u32, to: Mac) -> Vec<u8> {
     frame
 }
 
-/// Returns an answer to the leaf's ARP request for the server of this index, with the second server's MAC address.
+/// Returns the answer of the server at this index to the leaf's ARP request. Its MAC address is always that of the
+/// second server, the only one that the configuration omits.
 fn server_answer(server: usize) -> Vec<u8> {
     let answer = arp::Packet {
         operation: Operation::Reply,
@@ -227,13 +229,13 @@ fn shorten(burst: &mut [Vec<u8>], lengths: Vec<usize>) {
     burst.iter_mut().zip(lengths).for_each(|(packet, length)| packet.truncate(length));
 }
 
-/// An application: a context and its held packets.
+/// An application: a context, and the packets that it holds but the application keeps.
 struct Application {
-    /// The library's part of a core.
+    /// One core's part of the scheduler.
     context: Context,
     /// Buffers for held packets.
     pool: FramePool,
-    /// Held packets by place.
+    /// Held packets by place, the number that the context assigns to each.
     held: Vec<Option<Frame>>,
 }
 
@@ -244,7 +246,7 @@ impl Application {
         Self { context, pool: FramePool::new(16_384, 256), held }
     }
 
-    /// Processes a burst like [`process`], and keeps the packets to be held.
+    /// Processes a burst like [`process`], and keeps copies of the packets to be held.
     fn process(&mut self, port: usize, now: u64, burst: &mut [Vec<u8>]) -> Vec<Verdict> {
         let verdicts = process(&mut self.context, port, now, burst);
         for (packet, verdict) in burst.iter().zip(&verdicts) {
@@ -270,7 +272,8 @@ impl Application {
     }
 }
 
-/// Returns the outgoing packets of each port: passed packets in order, then released ones, then answers.
+/// Returns the outgoing packets of each port in a leaf's order: forwarded packets of the burst, then released ones,
+/// then answers.
 fn sent(
     burst: &[Vec<u8>],
     verdicts: &[Verdict],
@@ -307,7 +310,8 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     }
 }
 
-/// Compares a context with a leaf of the same configuration over ports in memory: both send the same bytes.
+/// Compares a context with a leaf of the same configuration over ports in memory: both send the same bytes and have the
+/// same counts.
 fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
     let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
     let rig::CoreRig { mut leaf, mut far, .. } = rig::leaf(text, sizes);
@@ -353,8 +357,8 @@ fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
     assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
 }
 
-/// Applies a rewrite of `decide` to an IPv4 packet, as an application must: addresses, one hop less, the worker in a
-/// task's header, and new checksums. An absent UDP checksum stays absent.
+/// Applies a rewrite of `decide` to an IPv4 packet, as an application must: addresses, one hop less, the worker and its
+/// idle flag in a task's header, and new checksums. An absent UDP checksum stays absent.
 fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
     let at = usize::from(rewrite.udp_at);
@@ -391,8 +395,26 @@ fn deciding_and_rewriting_agree() {
     }
 }
 
+#[test]
+fn refused_task_is_an_answer_despite_a_service() {
+    let pool = "policy = 'jbsq(k=1)'\n";
+    let more = format!("{pool}queue = 3\noverflow = 'refuse'\nservice = '10.0.9.1'\n");
+    let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+    let text = text("jbsq(k=1)").replace(pool, &more);
+    let mut context = Scheduler::from_toml(&text, &options).unwrap().context(0).unwrap();
+    // A task for each of eight workers, three that wait, and one too many.
+    let mut packets: Vec<_> = (0..12).map(|seq| task(Header::new_task(POOL, seq))).collect();
+    let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(|packet| &mut packet[..]).collect();
+    let (mut verdicts, mut rewrites) = ([Verdict::Consumed; 12], [Rewrite::default(); 12]);
+    context.decide(0, 1, &mut slices, &mut verdicts, &mut rewrites).unwrap();
+    assert_eq!((verdicts[11], rewrites[11]), (Verdict::Answer { port: 0 }, Rewrite::default()));
+    let datagram = udp::parse(&packets[11], false).unwrap();
+    assert_eq!((datagram.src, datagram.dst), (LEAF_CLIENTS, CLIENT));
+    assert!(context.counters().balances());
+}
+
 /// Compares two contexts: packets rewritten by the first equal those rewritten by `apply` after the second's
-/// decisions. Returns the number of packets that pass.
+/// decisions. Returns the number of packets that are forwarded or held.
 fn compare_decisions(
     mut rewriting: Context,
     mut deciding: Context,

@@ -82,7 +82,8 @@ impl Node {
     }
 
     /// Replaces the explainer by one with this filter and at most `count` records, or by none. `number` is the
-    /// order's.
+    /// order's: from 2 on, and higher than the last one, because the core's epoch begins with 1. Discards the
+    /// packets that the leaf sent meanwhile.
     fn order(&mut self, number: u64, filter: Option<Filter>, count: u64) {
         let explainer = |filter| Explainer::new(filter, count, Arc::clone(&self.records));
         self.commands.push(TapOrder::explain(number, filter.map(explainer))).unwrap();
@@ -158,7 +159,7 @@ fn each_task_is_explained_with_its_decision() {
             (Some(0), Moment::Arrived, Some(worker))
         );
         assert_eq!((beliefs.beliefs.active, record.follows), (4, false));
-        // Idle workers come first. After them, the better of two workers is chosen, each with record task.
+        // The policy picks the four idle workers first, and then the better of two drawn workers.
         let idle = 4_usize.saturating_sub(at);
         assert_eq!((beliefs.beliefs.idle, record.idle), (idle, idle > 0), "{at}");
         let basis = if idle > 0 { SelectionBasis::Idle } else { SelectionBasis::Drawn };
@@ -378,7 +379,8 @@ fn agent_explains_assignment_and_outcome() {
     assert!(matches!(fates[0], (Fate::Given { .. }, Some(10))), "{fates:?}");
     assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
     let beliefs = &explanations[1].beliefs.as_ref().unwrap().beliefs;
-    // Worker 11 is not attached, so it may not be chosen. `out` counts silent, unreachable and other members.
+    // Worker 11 is not attached, so the policy may not choose it. `excluded` counts silent, unreachable and other
+    // members.
     assert_eq!((beliefs.active, beliefs.bound, beliefs.excluded), (1, Some(1), [0, 0, 1]));
     let mut explanations = Vec::new();
     for _ in 0..8 {
@@ -391,7 +393,7 @@ fn agent_explains_assignment_and_outcome() {
     assert_eq!(ended, [answered, answered]);
 }
 
-/// An agent with workers 10 and 11, one task each.
+/// Configuration of an agent with workers 10 and 11, at most one task per worker, and a queue of two.
 const AGENT: &str = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
      [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
      [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 2\nworkers = '10-11'\n";

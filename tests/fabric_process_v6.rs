@@ -1,6 +1,7 @@
 //! Two spines, two leaves and their controller as processes in real time, over IPv6. The nodes follow the controller:
 //! it sends them their pools, servers and workers. tests/following/mod.rs contains the test, for both address families.
-//! Each family has a program of its own, because DPDK starts once per process.
+//! Each family has a program of its own: the test process is the switch between the nodes, and DPDK starts only once
+//! per process.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -364,6 +364,26 @@ fn pools_come_and_leave_under_their_own_policies() {
     rig.assert_accounted();
 }
 
+#[test]
+fn members_drained_with_their_new_pool_get_nothing() {
+    let mut rig = Rig::new();
+    let texts = [
+        "add-pool id=9 policy=jsq",
+        "add-server ip=10.0.2.13",
+        "add-workers server=10.0.2.13 pool=9 workers=40-43",
+        "drain workers=41-42",
+    ];
+    let changes = texts.map(|text| text.parse().unwrap());
+    rig.changing.control.apply_all(&changes).unwrap();
+    rig.changing.expect();
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 200), [40, 43].into());
+    rig.change("undrain workers=42");
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 200), [40, 42, 43].into());
+    rig.assert_accounted();
+}
+
 // promise: membership.1
 #[test]
 fn policy_speeds_and_bounds_change() {

@@ -14,10 +14,11 @@ use wedjat_desired::control::Change;
 use super::generated as proto;
 use super::generated::control_client::ControlClient;
 use super::socket::socket_path;
+use super::tap::TapError;
 
 /// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Time limit of a call. Explanations have none, because the client ends them.
+/// Time limit of a call. Explanations have it only for their start, because the client ends them.
 const CALL_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to connect to a socket with a full queue of connections.
 const CONNECT_AGAIN: Duration = Duration::from_millis(10);
@@ -187,12 +188,11 @@ impl Connection {
     }
 
     /// Makes the node explain packets. Calls `each` with every explanation until it returns false. Also ends
-    /// after the requested number of packets, at the end of the node, or at `time` after the node's answer. Waits for
-    /// that answer without a limit. A node serves one such client; this one waits shortly for the end of an earlier
-    /// one.
+    /// after the requested number of packets, at the end of the node, or at `time` after the node's answer. A node
+    /// serves one such client; this one waits shortly for the end of an earlier one.
     ///
     /// # Errors
-    /// If the node refuses, or the connection is lost.
+    /// If the node refuses, does not answer, or the connection is lost.
     pub fn explain(
         &mut self,
         request: proto::ExplainRequest,
@@ -202,17 +202,22 @@ impl Connection {
         let client = &mut self.client;
         self.runtime.block_on(async {
             let asked = Instant::now();
-            let mut stream = loop {
-                match client.explain(tonic::Request::new(request.clone())).await {
-                    Err(status)
-                        if status.code() == tonic::Code::FailedPrecondition
-                            && asked.elapsed() < EXPLAIN_BUSY_MAX =>
-                    {
-                        tokio::time::sleep(EXPLAIN_AGAIN).await;
+            let limit = tonic::Status::deadline_exceeded(
+                "the node has not started to explain packets in time",
+            );
+            // Only the start has a time limit: the call lasts until the end of the explanations.
+            let started = async {
+                loop {
+                    match client.explain(tonic::Request::new(request.clone())).await {
+                        Err(status) if is_busy(&status) && asked.elapsed() < EXPLAIN_BUSY_MAX => {
+                            tokio::time::sleep(EXPLAIN_AGAIN).await;
+                        }
+                        answer => break answer,
                     }
-                    answer => break answer?.into_inner(),
                 }
             };
+            let started = tokio::time::timeout(CALL_MAX, started).await;
+            let mut stream = started.unwrap_or(Err(limit))?.into_inner();
             let began = Instant::now();
             loop {
                 let remaining =
@@ -227,6 +232,11 @@ impl Connection {
             }
         })
     }
+}
+
+/// Returns true if a node has refused to explain packets because it does so for another client.
+fn is_busy(status: &tonic::Status) -> bool {
+    status.message() == TapError::Explaining.to_string()
 }
 
 /// Returns the tap in a reply; an error for a reply without it.
@@ -365,6 +375,14 @@ mod tests {
     };
 
     use super::*;
+    use crate::convert::tap_status;
+
+    #[test]
+    fn only_a_busy_node_is_asked_again() {
+        assert!(is_busy(&tap_status(&TapError::Explaining)));
+        assert!(!is_busy(&tap_status(&TapError::Nowhere)), "has no port to record");
+        assert!(!is_busy(&tap_status(&TapError::LateToExplain)));
+    }
 
     #[test]
     fn connecting_waits_while_the_queue_is_full() {

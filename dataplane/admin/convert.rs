@@ -190,7 +190,9 @@ pub fn tap_status(error: &TapError) -> Status {
         }
         TapError::Explaining => Code::FailedPrecondition,
         TapError::Incomplete { .. } => Code::DataLoss,
-        TapError::Late | TapError::LateToExplain => Code::DeadlineExceeded,
+        TapError::Late | TapError::LateToCapture | TapError::LateToExplain => {
+            Code::DeadlineExceeded
+        }
         TapError::Busy => Code::Unavailable,
     };
     Status::new(code, error.to_string())

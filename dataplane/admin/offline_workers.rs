@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use wedjat_core::node::explain::PacketSummary;
 use wedjat_core::ring::{RegionError, TakenTask, WorkerEnd, WorkerRegion};
 use wedjat_core::wire::task::{Code, Extension, Header, NO_MEMBER};
-use wedjat_core::wire::udp;
 use wedjat_desired::config::HostConfig;
 
 /// Key of a completed task: the values that both its worker and its reply in the capture have.
@@ -25,10 +25,10 @@ pub(super) struct EndedTask {
 impl EndedTask {
     /// Returns the task whose reply this frame is; `None` for other frames, and for a reply that names no worker.
     pub(super) fn in_frame(frame: &[u8]) -> Option<Self> {
-        // `true`: does not check the checksums of a packet that the node itself sent.
-        let datagram = udp::parse(frame, true).ok()?;
+        let PacketSummary::Task(datagram, header) = PacketSummary::in_frame(frame) else {
+            return None;
+        };
         let payload = frame.get(datagram.payload()..usize::from(datagram.end))?;
-        let header = Header::parse(payload).ok()?;
         let is_reply = matches!(header.code, Code::TaskDone | Code::TaskDoneIdle);
         if !is_reply || header.src == NO_MEMBER {
             return None;
@@ -110,5 +110,33 @@ impl OfflineWorker {
             // The answer is empty, and its service time is 0.
             let _ = self.end.answer(taken, |_, _| 0, || 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wedjat_core::wire::ether::Mac;
+    use wedjat_core::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
+
+    use super::*;
+
+    #[test]
+    fn replies_of_both_families_end_their_tasks() {
+        let reply = Header { code: Code::TaskDone, src: 5, ..Header::new_task(7, 3) };
+        let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        let (src_port, dst_port) = (1234, 40_000);
+        let expected = Some(EndedTask { pool: 7, app: 0, seq: 3 });
+        let mut frame = vec![0; PAYLOAD + reply.len()];
+        reply.emit(&mut frame[PAYLOAD..]);
+        let (src, dst) = (0x0a00_0201_u32, 0x0a00_0101_u32);
+        let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
+        flow.emit(&mut frame, reply.len());
+        assert_eq!(EndedTask::in_frame(&frame), expected);
+        let mut frame = vec![0; PAYLOAD_V6 + reply.len()];
+        reply.emit(&mut frame[PAYLOAD_V6..]);
+        let (src, dst) = (0xfd00_u128 << 112 | 1, 0xfd00_u128 << 112 | 2);
+        let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
+        flow.emit_v6(&mut frame, reply.len());
+        assert_eq!(EndedTask::in_frame(&frame), expected);
     }
 }

@@ -24,7 +24,8 @@ use super::follow::{ControllerLink, FollowResult, FollowerKind};
 use super::reload::{Comparison, Reader};
 use super::tally::Tally;
 use super::tap::{
-    CaptureSession, ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps,
+    CaptureSession, ExplainAnswer, StopAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats,
+    Taps,
 };
 
 /// Interval after which workers' reports are counted again, unless a core lacks a change. The counters in the state
@@ -128,7 +129,7 @@ enum Request {
     },
     StartTap(TapSpec, TapAnswer),
     /// End of the tap with this number, or of a client's.
-    StopTap(Option<u64>, TapAnswer),
+    StopTap(Option<u64>, StopAnswer),
     /// End of the tap with this number, whose [`CaptureSession`] was dropped.
     AbandonTap(u64),
     /// Pools whose policy the node chooses.
@@ -248,11 +249,11 @@ impl Handle {
     }
 
     /// Requests the end of the tap with this number, or of a client's tap for `None`. The answer comes when the file is
-    /// complete.
+    /// complete. `answer` returns false if the client has left.
     pub fn stop_tap(
         &self,
         number: Option<u64>,
-        answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static,
+        answer: impl FnOnce(Result<TapStats, TapError>) -> bool + Send + 'static,
     ) {
         let _ = self.0.send(Request::StopTap(number, Box::new(answer)));
     }
@@ -316,9 +317,16 @@ impl ReadJob {
 struct PendingRequest {
     /// Version that contains the change.
     version: u64,
-    /// Time of the request.
+    /// Time at which the change was made.
     since: Instant,
     answer: Answer<Result<u64, RequestError>>,
+}
+
+impl PendingRequest {
+    /// Creates the request of a change made now in this version.
+    fn made_now(version: u64, answer: Answer<Result<u64, RequestError>>) -> Self {
+        Self { version, since: Instant::now(), answer }
+    }
 }
 
 /// A node's control and the requests to it. `C` is the kind of node, with the command queues to its cores.
@@ -536,7 +544,7 @@ impl<C: Cores> Requests<C> {
                         log::error!("change refused: {}: {error}", text.join("; "));
                         answer(Err(error));
                     }
-                    Ok(version) => self.waiting.push(PendingRequest { version, since, answer }),
+                    Ok(version) => self.waiting.push(PendingRequest::made_now(version, answer)),
                 }
             }
             Request::Reload(reload) => {
@@ -553,11 +561,11 @@ impl<C: Cores> Requests<C> {
                 Ok(reloaded) if reload.dry_run => (reload.answer)(Ok(reloaded)),
                 Ok(reloaded) => {
                     let (version, changes) = (reloaded.version, reloaded.changes);
-                    let Reload { since, answer, .. } = reload;
+                    let answer = reload.answer;
                     let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
                         answer(taken.map(|version| ReloadResult { version, changes }));
                     });
-                    self.waiting.push(PendingRequest { version, since, answer });
+                    self.waiting.push(PendingRequest::made_now(version, answer));
                 }
             },
             Request::Follow { wanted, follows, since, answer } => {
@@ -570,7 +578,7 @@ impl<C: Cores> Requests<C> {
                         let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
                             answer(taken.map(|version| FollowResult { version, is_complete }));
                         });
-                        self.waiting.push(PendingRequest { version, since, answer });
+                        self.waiting.push(PendingRequest::made_now(version, answer));
                     }
                 }
             }

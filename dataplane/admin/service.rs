@@ -163,7 +163,7 @@ impl Control for Service {
         _: Request<proto::StopTapRequest>,
     ) -> Result<Response<proto::StopTapReply>, Status> {
         let (answer, answered) = oneshot::channel();
-        self.handle.stop_tap(None, move |done| _ = answer.send(done));
+        self.handle.stop_tap(None, move |done| answer.send(done).is_ok());
         let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
         Ok(Response::new(proto::StopTapReply { tap: Some(tap_message(&tap)) }))
     }

@@ -141,9 +141,12 @@ pub enum TapError {
     /// The node has no port to record.
     #[error("this node has no port to record")]
     Nowhere,
-    /// A core has not taken the order in time.
+    /// A core has not taken the order in time. The tap stays on.
     #[error("the tap is on, but a core has not started it for 5 s: the core does not poll")]
     Late,
+    /// A core has not taken the order in time. The tap of a call or of the node itself then ends.
+    #[error("a core has not started the tap for 5 s: the core does not poll")]
+    LateToCapture,
     /// Packets are explained to another client. A node serves one at a time.
     #[error("another `wedjat explain` is running: stop it first")]
     Explaining,
@@ -204,6 +207,24 @@ impl Drop for CaptureSession {
 
 /// Callback for the result of a tap request.
 pub type TapAnswer = Answer<Result<TapStats, TapError>>;
+/// Callback for the result of a request to stop a tap. Returns false if the client has left.
+pub type StopAnswer = Box<dyn FnOnce(Result<TapStats, TapError>) -> bool + Send>;
+
+/// Result of a tap that ended by itself.
+#[derive(Debug)]
+struct EndedTap {
+    /// State of the tap at its end.
+    stats: TapStats,
+    /// Reason why its file is incomplete, if it is.
+    error: Option<TapError>,
+}
+
+impl EndedTap {
+    /// Converts the result to an answer.
+    fn into_answer(self) -> Result<TapStats, TapError> {
+        self.error.map_or(Ok(self.stats), Err)
+    }
+}
 
 /// Tap and explanation of a node: at most one of each.
 #[derive(Debug, Default)]
@@ -214,8 +235,9 @@ pub struct Taps {
     number: u64,
     /// Tap that is on or about to end.
     active: Option<ActiveTap>,
-    /// Result of a tap that ended by itself, until a client requests it or the next tap starts.
-    ended: Option<Result<TapStats, TapError>>,
+    /// Results of the last tap of clients and of the last tap of the node itself, if it ended by itself. Each is
+    /// kept until it is requested, or the next tap of clients or of the node itself starts.
+    ended: Vec<EndedTap>,
     /// Explanation of packets that is active or about to start.
     explained: Option<ExplainState>,
 }
@@ -243,7 +265,7 @@ impl Taps {
     /// Creates the tap of a node with these points. Numbers of orders go on after those that the cores have taken.
     pub fn of(points: TapPoints) -> Self {
         let number = points.cores.iter().map(TapCommands::epoch).max().unwrap_or_default();
-        Self { points: Some(points), number, active: None, ended: None, explained: None }
+        Self { points: Some(points), number, active: None, ended: Vec::new(), explained: None }
     }
 
     /// Starts a tap. Answers when all cores record, after a time limit, or at once with the reason for refusal.
@@ -252,7 +274,9 @@ impl Taps {
             Ok(mut active) => {
                 log::log!(active.level(), "tap: {} is written", spec.file.display());
                 active.start_answer = Some(answer);
-                (self.active, self.ended) = (Some(active), None);
+                self.active = Some(active);
+                let is_own = |owner: TapOwner| owner == TapOwner::Node;
+                self.ended.retain(|ended| is_own(ended.stats.owner) != is_own(spec.owner));
             }
             Err(error) => {
                 log::error!("tap refused: {error}");
@@ -261,12 +285,19 @@ impl Taps {
         }
     }
 
-    /// Checks the request, creates the file and its thread, and orders the cores to record.
-    fn begin(&mut self, spec: &TapSpec) -> Result<ActiveTap, TapError> {
+    /// Returns the error if another tap is on.
+    fn refuse_second(&self) -> Result<(), TapError> {
+        let running = |active: &ActiveTap| TapError::Running { file: active.stats.file.clone() };
+        self.active.as_ref().map_or(Ok(()), |active| Err(running(active)))
+    }
+
+    /// Checks the request. Returns the points, the number of bytes kept of each packet, and the ports. Disregards a
+    /// capture by the node itself that gives way to this request.
+    fn check(&self, spec: &TapSpec) -> Result<(&TapPoints, usize, Vec<usize>), TapError> {
         let points = self.points.as_ref().filter(|points| !points.ports.is_empty());
         let points = points.ok_or(TapError::Nowhere)?;
-        if let Some(active) = &self.active {
-            return Err(TapError::Running { file: active.stats.file.clone() });
+        if self.own_capture_before(spec).is_none() {
+            self.refuse_second()?;
         }
         let snaplen = spec.snaplen.unwrap_or(SNAPLEN_MAX);
         if !(1..=SNAPLEN_MAX).contains(&snaplen) {
@@ -276,11 +307,19 @@ impl Taps {
             return Err(argument("0 packets".to_owned(), "1 or more".to_owned()));
         }
         let ports = points.indices(spec.port.as_deref())?;
+        check_path(&spec.file)?;
+        Ok((points, snaplen, ports))
+    }
+
+    /// Checks the request, creates the file and its thread, and orders the cores to record.
+    fn begin(&mut self, spec: &TapSpec) -> Result<ActiveTap, TapError> {
+        let (points, snaplen, ports) = self.check(spec)?;
+        self.refuse_second()?;
         if !points.cores.iter().all(TapCommands::has_room) {
             return Err(TapError::Busy);
         }
+        let number = self.number + 1;
         let capture = create(&spec.file)?;
-        self.number += 1;
         let buffers: Vec<Arc<TapBuffers>> = points.cores.iter().map(|_| Arc::default()).collect();
         let writer = Writer {
             capture,
@@ -295,17 +334,18 @@ impl Taps {
             stay_on(&cpus);
             writer.run()
         });
-        let thread = thread.map_err(|error| TapError::File {
-            path: spec.file.clone(),
-            reason: format!("cannot start a thread to write it: {error}"),
+        let thread = thread.map_err(|error| {
+            remove(&spec.file);
+            let reason = format!("cannot start a thread to write it: {error}");
+            TapError::File { path: spec.file.clone(), reason }
         })?;
         for (commands, buffers) in points.cores.iter().zip(&buffers) {
             let recorder = Some(TapRecorder::new(&ports, snaplen, Arc::clone(buffers)));
-            let _ = commands.push(TapOrder::record(self.number, recorder)); // checked above: there is room
+            let _ = commands.push(TapOrder::record(number, recorder)); // checked above: there is room
         }
         let names = ports.iter().map(|&port| points.ports[port].clone());
         let stats = TapStats {
-            number: self.number,
+            number,
             owner: spec.owner,
             file: spec.file.clone(),
             ports: names.collect(),
@@ -314,23 +354,25 @@ impl Taps {
             lost: 0,
             has_ended: false,
         };
+        self.number = number;
         let thread = Some(thread);
         Ok(ActiveTap {
             stats,
             shared,
             thread,
-            number: self.number,
+            number,
             since: Instant::now(),
             start_answer: None,
             stop_answers: Vec::new(),
             is_abandoned: false,
+            has_lost_owner: false,
             phase: Phase::On,
         })
     }
 
     /// Ends the tap with this number, or a client's for `None`. Answers when the file is complete. After a tap that
     /// ended by itself, answers with its result, once.
-    pub fn stop(&mut self, number: Option<u64>, answer: TapAnswer) {
+    pub fn stop(&mut self, number: Option<u64>, answer: StopAnswer) {
         let is_meant = |stats: &TapStats| match number {
             Some(number) => stats.number == number,
             None => stats.owner != TapOwner::Node,
@@ -342,38 +384,44 @@ impl Taps {
             }
             _ => {}
         }
-        // The result of a failed tap has no number.
-        let ended = self.ended.take_if(|ended| ended.as_ref().map_or(true, is_meant));
-        answer(ended.unwrap_or(Err(TapError::None)));
+        let ended = self.ended.extract_if(.., |ended| is_meant(&ended.stats)).next();
+        let _ = answer(ended.map_or(Err(TapError::None), EndedTap::into_answer));
     }
 
     /// Ends the tap with this number and removes its file, because its client has left. Keeps the file if a request to
-    /// stop the tap waits. Also discards the result and the file of a tap that ended by itself.
+    /// stop the tap waits, unless the client of that request has left, too. Also discards the result and the file of a
+    /// tap that ended by itself.
     pub fn abandon(&mut self, number: u64) {
         match &mut self.active {
             Some(active) if active.stats.number == number => {
                 // A request to stop it still wants the file.
                 active.is_abandoned = active.stop_answers.is_empty();
+                active.has_lost_owner = true;
                 self.end();
             }
             _ => {
-                let is_meant = |ended: &Result<TapStats, _>| {
-                    ended.as_ref().is_ok_and(|stats| stats.number == number)
-                };
-                if let Some(Ok(stats)) = self.ended.take_if(|ended| is_meant(ended)) {
-                    remove(&stats.file);
+                for ended in self.ended.extract_if(.., |ended| ended.stats.number == number) {
+                    remove(&ended.stats.file);
                 }
             }
         }
     }
 
-    /// Ends a capture by the node itself to give way to the tap of a client. Returns true while it is ending: the
-    /// request must wait.
+    /// Ends a capture by the node itself to give way to the tap of a client, unless the client's request is invalid.
+    /// Returns true while it is ending: the request must wait.
     pub fn gives_way(&mut self, spec: &TapSpec) -> bool {
-        let own = self.active.as_ref().filter(|one| one.stats.owner == TapOwner::Node);
-        let Some(active) = own.filter(|_| spec.owner != TapOwner::Node) else { return false };
-        self.abandon(active.stats.number);
+        let Some(number) = self.own_capture_before(spec) else { return false };
+        if self.check(spec).is_err() {
+            return false;
+        }
+        self.abandon(number);
         true
+    }
+
+    /// Returns the number of the active capture by the node itself, if a tap of this request takes precedence.
+    fn own_capture_before(&self, spec: &TapSpec) -> Option<u64> {
+        let own = self.active.as_ref().filter(|one| one.stats.owner == TapOwner::Node);
+        own.filter(|_| spec.owner != TapOwner::Node).map(|active| active.stats.number)
     }
 
     /// Orders the cores to stop recording.
@@ -499,7 +547,11 @@ impl Taps {
         let is_late = !is_taken && active.since.elapsed() > TAKEN_MAX;
         if active.phase == Phase::On {
             if let Some(answer) = active.start_answer.take_if(|_| is_taken || is_late) {
-                answer(if is_taken { Ok(active.stats()) } else { Err(TapError::Late) });
+                let late = match active.stats.owner {
+                    TapOwner::Nobody => TapError::Late,
+                    TapOwner::Call | TapOwner::Node => TapError::LateToCapture,
+                };
+                answer(if is_taken { Ok(active.stats()) } else { Err(late) });
                 // A call that failed cannot end the tap.
                 active.is_abandoned = !is_taken && active.stats.owner != TapOwner::Nobody;
             }
@@ -538,10 +590,16 @@ impl Taps {
             // Nothing is left of this tap.
             ended = ended.and(Err(TapError::None));
         } else if active.stop_answers.is_empty() {
-            self.ended = Some(ended);
+            self.ended.push(EndedTap { stats: active.stats(), error: ended.err() });
             return;
         }
-        active.stop_answers.drain(..).for_each(|answer| answer(ended.clone()));
+        let mut has_client = false;
+        for answer in active.stop_answers.drain(..) {
+            has_client |= answer(ended.clone());
+        }
+        if active.has_lost_owner && !active.is_abandoned && !has_client {
+            remove(&active.stats.file);
+        }
     }
 }
 
@@ -578,8 +636,8 @@ fn argument(what: String, allowed: String) -> TapError {
     TapError::Argument { what, allowed }
 }
 
-/// Creates a file that only its owner may read. The path must not exist; links are not followed.
-fn create(path: &Path) -> Result<Capture, TapError> {
+/// Checks that a path is absolute and does not exist.
+fn check_path(path: &Path) -> Result<(), TapError> {
     if !path.is_absolute() || path.as_os_str().len() > PATH_MAX {
         let path = path.display().to_string();
         let short: String = path.chars().filter(|one| !one.is_control()).take(200).collect();
@@ -588,20 +646,31 @@ fn create(path: &Path) -> Result<Capture, TapError> {
             format!("an absolute path of at most {PATH_MAX} bytes"),
         ));
     }
-    let to_error = |error: io::Error| match ExistingFile::at(path) {
-        Ok(Some(found)) => TapError::Exists { path: path.to_owned(), found: found.describe() },
-        _ => {
-            let reason = format!("{error}{}", advice(&error));
-            TapError::File { path: path.to_owned(), reason }
-        }
-    };
-    // Checked before a temporary file is created. `put_at` does not replace a file either.
-    if let Some(found) = ExistingFile::at(path).map_err(to_error)? {
-        return Err(TapError::Exists { path: path.to_owned(), found: found.describe() });
+    match ExistingFile::at(path) {
+        Ok(Some(found)) => Err(TapError::Exists { path: path.to_owned(), found: found.describe() }),
+        Ok(None) => Ok(()),
+        Err(error) => Err(refused_file(path, &error)),
     }
+}
+
+/// Returns the error of a file that the system refuses.
+fn refused_file(path: &Path, error: &io::Error) -> TapError {
+    let reason = format!("{error}{}", advice(error));
+    TapError::File { path: path.to_owned(), reason }
+}
+
+/// Creates a file that only its owner may read, at a path that [`check_path`] has accepted. Links are not followed.
+fn create(path: &Path) -> Result<Capture, TapError> {
+    // `put_at` does not replace a file that was created since the check.
     let result = Scratch::<File>::file(path, None).and_then(|new| new.put_at(path, false));
-    let (file, _) = result.map_err(to_error)?;
-    Capture::in_file(file, path).map_err(|error| incomplete(&error, 0))
+    let (file, _) = result.map_err(|error| match ExistingFile::at(path) {
+        Ok(Some(found)) => TapError::Exists { path: path.to_owned(), found: found.describe() },
+        _ => refused_file(path, &error),
+    })?;
+    Capture::in_file(file, path).map_err(|error| {
+        remove(path);
+        incomplete(&error, 0)
+    })
 }
 
 /// Returns the error of an incomplete file.
@@ -634,9 +703,11 @@ struct ActiveTap {
     /// Request for the start that waits for the cores.
     start_answer: Option<TapAnswer>,
     /// Requests for the end that wait for the file.
-    stop_answers: Vec<TapAnswer>,
+    stop_answers: Vec<StopAnswer>,
     /// True if no client wants its file any more.
     is_abandoned: bool,
+    /// True if the client that started it has left.
+    has_lost_owner: bool,
     phase: Phase,
 }
 
@@ -650,7 +721,7 @@ impl fmt::Debug for ActiveTap {
     }
 }
 
-/// Removes the file of an abandoned tap.
+/// Removes the file of a tap that nobody wants.
 fn remove(file: &Path) {
     if let Err(error) = std::fs::remove_file(file) {
         log::warn!("tap: {}: not removed: {error}", file.display());
@@ -798,6 +869,8 @@ pub fn packets(written: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     /// Returns the points of a node with three ports.
@@ -808,6 +881,133 @@ mod tests {
             clock: Box::new(|| 5_000),
             ticks_hz: 1_000,
             cpus: Vec::new(),
+        }
+    }
+
+    /// Returns a request for a tap into this file of a folder.
+    fn spec(folder: &tempfile::TempDir, file: &str, owner: TapOwner) -> TapSpec {
+        TapSpec { file: folder.path().join(file), owner, ..TapSpec::default() }
+    }
+
+    /// Starts a tap at a node without cores, and returns its state.
+    fn start(taps: &mut Taps, spec: &TapSpec) -> Result<TapStats, TapError> {
+        let (sender, receiver) = mpsc::channel();
+        taps.start(spec, Box::new(move |started| _ = sender.send(started)));
+        taps.poll();
+        receiver.try_recv().unwrap()
+    }
+
+    /// Polls until no tap is on.
+    fn settle(taps: &mut Taps) {
+        while taps.active.is_some() {
+            taps.poll();
+            std::thread::sleep(WRITE);
+        }
+    }
+
+    /// Requests the end of a tap, waits for it, and returns the answer.
+    fn stop(taps: &mut Taps, number: Option<u64>) -> Result<TapStats, TapError> {
+        let (sender, receiver) = mpsc::channel();
+        taps.stop(number, Box::new(move |stopped| sender.send(stopped).is_ok()));
+        settle(taps);
+        receiver.try_recv().unwrap()
+    }
+
+    #[test]
+    fn own_capture_keeps_the_result_for_clients() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut taps = Taps::of(points(0));
+        let of_client = start(&mut taps, &spec(&folder, "client", TapOwner::Nobody)).unwrap();
+        taps.end();
+        settle(&mut taps);
+        let own = start(&mut taps, &spec(&folder, "own", TapOwner::Node)).unwrap();
+        taps.end();
+        settle(&mut taps);
+        assert_eq!(stop(&mut taps, None).unwrap().number, of_client.number);
+        assert_eq!(stop(&mut taps, None), Err(TapError::None));
+        assert_eq!(stop(&mut taps, Some(own.number)).unwrap().number, own.number);
+        // The next tap of a client replaces the result of the previous one.
+        start(&mut taps, &spec(&folder, "second", TapOwner::Nobody)).unwrap();
+        taps.end();
+        settle(&mut taps);
+        let third = start(&mut taps, &spec(&folder, "third", TapOwner::Nobody)).unwrap();
+        assert_eq!(stop(&mut taps, None).unwrap().number, third.number);
+        assert_eq!(stop(&mut taps, None), Err(TapError::None));
+    }
+
+    #[test]
+    fn failed_result_belongs_to_its_own_tap() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut taps = Taps::of(points(0));
+        let error = TapError::Incomplete { reason: "full".to_owned(), written: 3 };
+        let fail = |taps: &mut Taps| {
+            let started = start(taps, &spec(&folder, "file", TapOwner::Call)).unwrap();
+            taps.end();
+            settle(taps);
+            taps.ended[0].error = Some(error.clone());
+            started
+        };
+        let failed = fail(&mut taps);
+        assert_eq!(stop(&mut taps, Some(failed.number + 9)), Err(TapError::None));
+        assert_eq!(stop(&mut taps, Some(failed.number)), Err(error.clone()));
+        std::fs::remove_file(&failed.file).unwrap();
+        // The client leaves before it asks for the result.
+        let failed = fail(&mut taps);
+        taps.abandon(failed.number);
+        assert!(!failed.file.exists());
+        assert_eq!(stop(&mut taps, None), Err(TapError::None));
+    }
+
+    #[test]
+    fn invalid_request_does_not_end_own_capture() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut taps = Taps::of(points(0));
+        start(&mut taps, &spec(&folder, "own", TapOwner::Node)).unwrap();
+        let client = spec(&folder, "client", TapOwner::Nobody);
+        let existing = spec(&folder, "own", TapOwner::Nobody);
+        for invalid in [TapSpec { snaplen: Some(0), ..client.clone() }, existing] {
+            assert!(!taps.gives_way(&invalid));
+            let error = start(&mut taps, &invalid).unwrap_err();
+            assert!(
+                matches!(error, TapError::Argument { .. } | TapError::Exists { .. }),
+                "{error}"
+            );
+            assert_eq!(taps.active.as_ref().unwrap().phase, Phase::On);
+        }
+        assert!(taps.gives_way(&client));
+        settle(&mut taps);
+        assert!(!taps.gives_way(&client) && start(&mut taps, &client).is_ok());
+    }
+
+    #[test]
+    fn file_remains_only_for_clients_still_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut taps = Taps::of(points(0));
+        for is_there in [false, true] {
+            let started = start(&mut taps, &spec(&folder, "file", TapOwner::Call)).unwrap();
+            taps.stop(None, Box::new(move |_| is_there));
+            taps.abandon(started.number);
+            settle(&mut taps);
+            assert_eq!(started.file.exists(), is_there);
+        }
+    }
+
+    #[test]
+    fn late_capture_is_not_called_on() {
+        let folder = tempfile::tempdir().unwrap();
+        for (owner, late) in [
+            (TapOwner::Nobody, TapError::Late),
+            (TapOwner::Call, TapError::LateToCapture),
+            (TapOwner::Node, TapError::LateToCapture),
+        ] {
+            let mut taps = Taps::of(points(1));
+            let (sender, receiver) = mpsc::channel();
+            let spec = spec(&folder, &format!("{owner:?}"), owner);
+            taps.start(&spec, Box::new(move |started| _ = sender.send(started)));
+            let active = taps.active.as_mut().unwrap();
+            active.since = active.since.checked_sub(2 * TAKEN_MAX).unwrap();
+            taps.poll();
+            assert_eq!(receiver.try_recv().unwrap(), Err(late));
         }
     }
 

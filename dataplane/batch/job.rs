@@ -259,7 +259,7 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     for note in folder.clean(wedjat_cosched::mechanism::FolderFunctions::REAL)? {
         log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
-    let JobPlan { monitor, hierarchies, folders, limits, actuator } = job.plan(hierarchies)?;
+    let JobPlan { mut monitor, hierarchies, folders, limits, actuator } = job.plan(hierarchies)?;
     for controller in hierarchies.missing() {
         log::warn!("this machine lacks the controller {} of cgroups", controller.name());
     }
@@ -286,6 +286,8 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
         }
         std::thread::sleep(TURN_INTERVAL);
     }
+    // The time of the wait must not count.
+    monitor.restart();
     // Noted before creation, so that leftovers can be identified.
     note.made = folders;
     folder.write(&note)?;
@@ -362,8 +364,12 @@ impl<'a> Batch<'a> {
         monitor: AgentMonitor,
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
-        // Makes the whole cgroup idle, or gives it the least weight if the kernel cannot do that.
-        if job.class == Class::Idle && !group.set_idle_class()? && group.set_least_weight().is_err()
+        // Makes the whole cgroup idle, or gives it the least weight if the kernel cannot do that. `shares` sets that
+        // weight itself, which the kernel refuses for an idle cgroup.
+        if job.class == Class::Idle
+            && job.policy != Policy::Shares
+            && !group.set_idle_class()?
+            && group.set_least_weight().is_err()
         {
             log::warn!("this kernel has no idle cgroups: threads of the batch yield one by one");
         }

@@ -65,7 +65,7 @@ impl FromStr for Policy {
             ("idle", _) => Self::Idle,
             ("shares", _) => Self::Shares,
             (_, Some(share)) => {
-                let percent = share.trim_end_matches('%').parse::<u8>();
+                let percent = share.strip_suffix('%').unwrap_or(share).parse::<u8>();
                 let share =
                     percent.map_err(|_| ()).and_then(|part| Share::try_from(part).map_err(|_| ()));
                 Self::Static(share.map_err(|()| {
@@ -116,11 +116,12 @@ impl FromStr for Objective {
             format!("{text:?}: not an objective; give a percentile and a time, as in p99.9=500us")
         };
         let (percentile, time) = text.split_once('=').ok_or_else(wrong)?;
-        let number = percentile.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
-        let part = number.ok_or_else(wrong)? / 100.0;
+        let number = percentile.strip_prefix('p').ok_or_else(wrong)?;
+        // Parsed as a fraction: a division by 100 would add a rounding error, and so select another rank.
+        let part: f64 = format!("{number}e-2").parse().map_err(|_| wrong())?;
         let time: Duration = humantime::parse_duration(time).map_err(|_| wrong())?;
         match part > 0.0 && part < 1.0 && !time.is_zero() {
-            true => Ok(Self { part, us: time.as_secs_f64() * 1e6 }),
+            true => Ok(Self { part, us: time.as_nanos() as f64 / 1e3 }),
             false => Err(wrong()),
         }
     }
@@ -139,12 +140,16 @@ mod tests {
             assert_eq!(text.parse::<Objective>().unwrap().to_string(), text);
         }
         assert_eq!("p99=2ms".parse(), Ok(Objective { part: 0.99, us: 2000.0 }));
+        assert_eq!("p99.9=123us".parse(), Ok(Objective { part: 0.999, us: 123.0 }));
+        assert_eq!("p99.9=123us".parse::<Objective>().unwrap().to_string(), "p99.9=123us");
     }
 
     // promise: batch.2
     #[test]
     fn invalid_option_lists_valid_values() {
-        for text in ["", "always", "static", "static(55%)", "static(100%)", "static(x)"] {
+        for text in
+            ["", "always", "static", "static(55%)", "static(100%)", "static(x)", "static(50%%)"]
+        {
             assert!(text.parse::<Policy>().unwrap_err().contains("static("), "{text}");
         }
         for text in ["", "99=1ms", "p0=1ms", "p100=1ms", "p99", "p99=fast", "p99=0s", "pNaN=1ms"] {

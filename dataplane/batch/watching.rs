@@ -35,7 +35,7 @@ pub struct AgentMonitor {
     busy_ns: Vec<Option<u64>>,
     /// Latency counts at the observations in the last window, and at the one before it.
     observations: VecDeque<(Instant, Times)>,
-    /// Latency counts at the last call of `tail`; at first, those when the region was opened.
+    /// Latency counts at the last call of `tail`; at first, those when the region was opened, or at `restart`.
     last_tail_times: Times,
 }
 
@@ -139,6 +139,14 @@ impl AgentMonitor {
             Scheduling::of(worker.thread).is_some_and(|scheduling| !scheduling.is_real_time())
         };
         self.workers().into_iter().find(is_normal).map(|worker| worker.identity.id)
+    }
+
+    /// Forgets all observations. The next ones begin now.
+    pub fn restart(&mut self) {
+        self.watch.ask();
+        self.busy_ns.fill(None);
+        self.observations.clear();
+        self.last_tail_times = self.watch.times();
     }
 
     /// Observes the workers: their load since the last observation, the waiting tasks per worker, and the latency

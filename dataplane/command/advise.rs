@@ -13,7 +13,6 @@ use wedjat::admin::generated::{Auto, Pool, ShowReply, StartTapRequest};
 use wedjat::admin::{Connection, packets};
 use wedjat::advice::{CaptureFile, SNAPLEN, lost_too_many, node_pool};
 use wedjat::control::Change;
-use wedjat::quantity;
 use wedjat::state::table::AutoSnapshot;
 use wedjat_sim::advise::decision::Action;
 use wedjat_sim::advise::node::NodePool;
@@ -36,6 +35,8 @@ Exit status: 0, or 1 if no policy is stable, or if something failed.";
 
 /// Interval between requests that ask the node if the capture has ended.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum number of packets to capture.
+const PACKETS_MIN: u64 = 4000;
 /// Reason why `--apply` changes no pool whose node chooses the policy.
 const AUTO_APPLIES: &str =
     "the node chooses this pool's policy itself; fix it by `wedjat ctl pool policy`";
@@ -47,7 +48,7 @@ pub struct Arguments {
     #[command(flatten)]
     advice: advise::Arguments,
     /// Number of packets to capture; a task of a leaf takes four
-    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(4000..))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(PACKETS_MIN..))]
     packets: u64,
     /// Longest time of the capture
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
@@ -88,7 +89,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let auto = auto.as_ref();
     let applied = match arguments.apply {
         true if auto.is_some() => Some(Applied::Unchanged(AUTO_APPLIES.to_owned())),
-        true => Some(apply(&report, &pool, shown.version, &mut node)?),
+        true => {
+            let applied = apply(&report, &pool, shown.version, &mut node);
+            // The report is printed also if the node refuses the policy.
+            Some(applied.unwrap_or_else(|error| Applied::Failed(error.to_string())))
+        }
         false => None,
     };
     finish(arguments, &report, html.as_deref(), (applied, auto))
@@ -100,10 +105,15 @@ enum Applied {
     Changed(u64, Change),
     /// Reason why nothing was changed.
     Unchanged(String),
+    /// Reason why the change failed.
+    Failed(String),
 }
 
 /// Prints the report, and writes its page to the file `html`. `applied` is `None` without `--apply`, `auto` if the node
 /// does not choose the pool's policy. The exit code says if a policy is stable.
+///
+/// # Errors
+/// If the change has failed, after the report. Also if the report cannot be written.
 fn finish(
     arguments: &Arguments,
     report: &Report,
@@ -111,6 +121,10 @@ fn finish(
     (applied, auto): (Option<Applied>, Option<&Auto>),
 ) -> Outcome {
     write_page(report, html)?;
+    let failure = match &applied {
+        Some(Applied::Failed(reason)) => Some(reason.clone()),
+        _ => None,
+    };
     let text = if arguments.json {
         let mut json: Value = serde_json::from_str(&report.json()?)?;
         if let Some(applied) = &applied {
@@ -118,7 +132,9 @@ fn finish(
                 Applied::Changed(version, change) => {
                     json!({ "version": version, "change": change.to_string() })
                 }
-                Applied::Unchanged(reason) => json!({ "version": null, "reason": reason }),
+                Applied::Unchanged(reason) | Applied::Failed(reason) => {
+                    json!({ "version": null, "reason": reason })
+                }
             };
         }
         json["auto"] = serde_json::to_value(auto)?;
@@ -126,7 +142,9 @@ fn finish(
     } else {
         let applied = applied.map_or_else(String::new, |applied| match applied {
             Applied::Changed(version, change) => format!("Applied: version {version}: {change}\n"),
-            Applied::Unchanged(reason) => format!("Not applied: {reason}\n"),
+            Applied::Unchanged(reason) | Applied::Failed(reason) => {
+                format!("Not applied: {reason}\n")
+            }
         });
         let auto = auto.cloned().map_or_else(String::new, |auto| {
             format!("The pool is under {}.\n", AutoSnapshot::from(auto).text())
@@ -134,6 +152,9 @@ fn finish(
         report.text() + &auto + &applied
     };
     print(&text)?;
+    if let Some(reason) = failure {
+        return Err(reason.into());
+    }
     let is_stable = report.advice.best.is_some();
     Ok(if is_stable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -203,12 +224,32 @@ fn capture(
     drop(call);
     if lost_too_many(tap.written, tap.lost) {
         return Err(format!(
-            "the node captured {} and had no room for {}; give --packets {}",
+            "the node captured {} and had no room for {} more; {}",
             packets(tap.written),
-            quantity(tap.lost, "more"),
-            (arguments.packets / 4).max(4000)
+            tap.lost,
+            remedy(arguments.packets)
         )
         .into());
     }
     Ok(())
+}
+
+/// Returns the advice after a capture of at most this number of packets that lost too many.
+fn remedy(packets: u64) -> String {
+    match packets {
+        ..=PACKETS_MIN => "try again while the node has fewer tasks".to_owned(),
+        _ => format!("give --packets {}", (packets / 4).max(PACKETS_MIN)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_after_losses_names_fewer_packets() {
+        assert_eq!(remedy(100_000), "give --packets 25000");
+        assert_eq!(remedy(4001), "give --packets 4000");
+        assert!(!remedy(4000).contains("--packets"));
+    }
 }

@@ -38,6 +38,8 @@ const TAP_HELP: &str = "Example:
   wedjat ctl tap start --file leaf.pcap --snaplen 128
 A forwarded packet is written twice: as received and as sent. Each core buffers 8 MiB; `tap stop` counts the packets beyond that.";
 
+/// Reason why other commands than changes refuse --if-version.
+const NO_VERSION: &str = "--if-version: this command checks no version; leave it out";
 /// Interval between checks of draining workers.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -370,6 +372,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     {
         *key_file = Some(path_on_node(arguments, path)?);
     }
+    if change.is_none() && arguments.if_version.is_some() {
+        return Err(NO_VERSION.into());
+    }
     let mut node = Connection::open(&access(arguments)?)?;
     if let Some(change) = change {
         let version = node.change(std::slice::from_ref(&change), arguments.if_version)?;
@@ -585,15 +590,15 @@ fn wait_for_drain(
     let mut before = None;
     loop {
         let reply = node.show()?;
-        let all = reply.pools.into_iter().flat_map(|pool| pool.workers);
-        let drained_workers: Vec<_> =
-            all.filter(|one| workers.iter().any(|&id| u32::from(id) == one.id)).collect();
+        let drained_workers = workers_of_pools(reply.pools, workers);
         let before = before.get_or_insert_with(|| drained_workers.clone());
         let report = DrainReport::of(before, &drained_workers);
         let seconds = began.elapsed().as_secs_f64();
-        if report.unanswered().next().is_none() && drained_workers.iter().all(|one| one.drained) {
+        if report.unanswered().next().is_none()
+            && drained_workers.iter().all(|(_, one)| one.drained)
+        {
             let text = format!("version {version}: {change}; empty after {seconds:.3} s{report}");
-            let lost: BTreeMap<_, _> = report.0.iter().map(|one| (one.worker, one.lost)).collect();
+            let lost = report.lost();
             let reply = json!({ "version": version, "seconds": seconds, "lost": lost });
             return print_result(arguments, &text, &reply);
         }
@@ -610,9 +615,17 @@ fn wait_for_drain(
     }
 }
 
+/// Returns the workers with these ids, each with its pool. At a spine, a leaf may be in several pools.
+fn workers_of_pools(pools: Vec<Pool>, ids: &[u16]) -> Vec<(u32, Worker)> {
+    let of_pool = |pool: Pool| pool.workers.into_iter().map(move |worker| (pool.id, worker));
+    let all = pools.into_iter().flat_map(of_pool);
+    all.filter(|(_, worker)| ids.iter().any(|&id| u32::from(id) == worker.id)).collect()
+}
+
 /// Unanswered and lost tasks of a drained worker. They tell a slow worker from one that lost its tasks.
 #[derive(Debug, PartialEq, Eq)]
 struct RemainingTasks {
+    pool: u32,
     worker: u32,
     /// Number of tasks written off as lost since the first look after the drain.
     lost: u64,
@@ -626,19 +639,29 @@ struct RemainingTasks {
 struct DrainReport(Vec<RemainingTasks>);
 
 impl DrainReport {
-    /// Compares the workers at the first look after the drain with those now.
-    fn of(before: &[Worker], now: &[Worker]) -> Self {
-        let remaining_of = |now: &Worker| {
-            let before = before.iter().find(|before| before.id == now.id)?;
+    /// Compares the workers at the first look after the drain with those now. Each is given with its pool.
+    fn of(before: &[(u32, Worker)], now: &[(u32, Worker)]) -> Self {
+        let remaining_of = |(pool, now): &(u32, Worker)| {
+            let is_same = |(other, before): &&(u32, Worker)| other == pool && before.id == now.id;
+            let (_, before) = before.iter().find(is_same)?;
             // `outstanding` counts the unanswered tasks, of which the last report named `load`. `held` is the exact
             // number of tasks of a worker of the agent on the leaf's core, and 0 for other workers.
             let tasks = now.held.max(now.outstanding.max(0).cast_unsigned());
             let reported = tasks.min(now.held.max(now.load.max(0.0).ceil() as u64));
             let (lost, unreported) = (now.lost.saturating_sub(before.lost), tasks - reported);
-            Some(RemainingTasks { worker: now.id, lost, reported, unreported })
+            Some(RemainingTasks { pool: *pool, worker: now.id, lost, reported, unreported })
         };
         let all = now.iter().filter_map(remaining_of);
         Self(all.filter(|one| one.lost + one.reported + one.unreported > 0).collect())
+    }
+
+    /// Returns the number of lost tasks of each worker, in all its pools.
+    fn lost(&self) -> BTreeMap<u32, u64> {
+        let mut lost = BTreeMap::new();
+        for one in &self.0 {
+            *lost.entry(one.worker).or_default() += one.lost;
+        }
+        lost
     }
 
     /// Iterates over the workers with unanswered tasks. Leaves out workers with only lost tasks, which need no wait.
@@ -649,7 +672,7 @@ impl DrainReport {
 
 impl Display for DrainReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for &RemainingTasks { worker, lost, reported, unreported } in &self.0 {
+        for &RemainingTasks { pool, worker, lost, reported, unreported } in &self.0 {
             let kinds = [
                 (lost, "lost (written off)"),
                 (reported, "slow (in its queue by its last report)"),
@@ -657,7 +680,11 @@ impl Display for DrainReport {
             ];
             let kinds = kinds.iter().filter(|(tasks, _)| *tasks > 0);
             let kinds: Vec<_> = kinds.map(|(tasks, kind)| format!("{tasks} {kind}")).collect();
-            write!(f, "; worker {worker}: {}", kinds.join(", "))?;
+            let is_same = |one: &&RemainingTasks| one.worker == worker;
+            let has_several_pools = self.0.iter().filter(is_same).count() > 1;
+            let of_pool =
+                if has_several_pools { format!(" of pool {pool}") } else { String::new() };
+            write!(f, "; worker {worker}{of_pool}: {}", kinds.join(", "))?;
         }
         Ok(())
     }
@@ -761,13 +788,8 @@ mod tests {
 
     #[test]
     fn drain_tells_lost_tasks_from_slow_ones() {
-        let worker = |id, outstanding, load, lost| Worker {
-            id,
-            outstanding,
-            load,
-            lost,
-            drained: true,
-            ..Worker::default()
+        let worker = |id, outstanding, load, lost| {
+            (7, Worker { id, outstanding, load, lost, drained: true, ..Worker::default() })
         };
         let before = [worker(1, 4, 4.0, 7), worker(2, 3, 0.0, 0), worker(3, 2, 2.0, 0)];
         // Two tasks of the first worker are lost, and one is still in its queue. The second never reported
@@ -775,8 +797,8 @@ mod tests {
         let now = [worker(1, 1, 1.0, 9), worker(2, 3, 0.0, 0), worker(3, 0, 0.0, 0)];
         let remains = DrainReport::of(&before, &now);
         let expected = [
-            RemainingTasks { worker: 1, lost: 2, reported: 1, unreported: 0 },
-            RemainingTasks { worker: 2, lost: 0, reported: 0, unreported: 3 },
+            RemainingTasks { pool: 7, worker: 1, lost: 2, reported: 1, unreported: 0 },
+            RemainingTasks { pool: 7, worker: 2, lost: 0, reported: 0, unreported: 3 },
         ];
         assert_eq!(remains.0, expected);
         assert_eq!(
@@ -785,9 +807,24 @@ mod tests {
              worker 2: 3 lost, or sent after its last report"
         );
         // Tasks held by a worker of this host count as reported, whatever its report says.
-        let here = [Worker { held: 2, ..worker(2, 0, 0.0, 0) }];
+        let here = [(7, Worker { held: 2, ..worker(2, 0, 0.0, 0).1 })];
         assert_eq!(DrainReport::of(&before, &here).0[0].reported, 2);
         let empty = DrainReport::of(&before, &[worker(1, 0, 0.0, 8)]);
         assert_eq!((empty.unanswered().count(), empty.0[0].lost), (0, 1));
+    }
+
+    #[test]
+    fn drain_tells_the_pools_of_a_leaf_apart() {
+        let worker = |lost| Worker { id: 3, lost, drained: true, ..Worker::default() };
+        let pool = |id, lost| Pool { id, workers: vec![worker(lost)], ..Pool::default() };
+        let before = workers_of_pools(vec![pool(1, 9), pool(2, 1)], &[3]);
+        let now = workers_of_pools(vec![pool(1, 10), pool(2, 3)], &[3]);
+        assert!(workers_of_pools(vec![pool(1, 0)], &[4]).is_empty());
+        let report = DrainReport::of(&before, &now);
+        assert_eq!(report.lost(), BTreeMap::from([(3, 3)]));
+        assert_eq!(
+            report.to_string(),
+            "; worker 3 of pool 1: 1 lost (written off); worker 3 of pool 2: 2 lost (written off)"
+        );
     }
 }

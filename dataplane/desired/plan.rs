@@ -127,8 +127,9 @@ impl Planner<'_> {
     /// A server has one entry for each different pair of `mac` and `registers` among its `[[server]]` sections.
     /// `AddServer` makes one entry, so a new server with several is an obstacle. A known server can change only its MAC
     /// address. An entry with a new value of `registers` is an obstacle. `MoveServer` to the same address sets the MAC
-    /// address of all entries, whatever their `registers`; without a `mac`, the leaf resolves it. An entry that the
-    /// desired state lacks stays until its server leaves.
+    /// address of all entries, whatever their `registers`; without a `mac`, the leaf resolves it. Therefore a new MAC
+    /// address is an obstacle if not all entries have it. An entry that the desired state lacks stays until its server
+    /// leaves.
     fn servers(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (ip, entries) in std::mem::take(&mut self.delta.put.servers) {
@@ -145,14 +146,24 @@ impl Planner<'_> {
                 }
                 continue;
             };
+            let macs: BTreeSet<_> = entries.iter().map(|entry| entry.mac).collect();
+            let mut new_mac = None;
             for Server { mac, registers } in entries {
                 let mut same_kind = old.iter().filter(|old| old.registers == registers).peekable();
-                let change = Change::MoveServer { ip, to: ip, mac };
                 if same_kind.peek().is_none() {
                     self.fixed(format!("`server.registers` of {ip}"));
-                } else if same_kind.all(|old| old.mac != mac) && !changes.contains(&change) {
-                    changes.push(change);
+                } else if same_kind.all(|old| old.mac != mac) {
+                    new_mac = Some(mac);
                 }
+            }
+            match new_mac {
+                Some(mac) if macs.len() == 1 => {
+                    changes.push(Change::MoveServer { ip, to: ip, mac });
+                }
+                Some(_) => {
+                    self.fixed(format!("`server.mac` of {ip}, which differs between its entries,"));
+                }
+                None => {}
             }
         }
         changes
@@ -383,6 +394,11 @@ mod tests {
         let moved = FILE.replace("2.11'\n", "2.11'\nmac = '02:00:00:00:02:0b'\n");
         let change = "move-server ip=10.0.2.11 to=10.0.2.11 mac=02:00:00:00:02:0b".to_owned();
         assert_eq!(plan(&now, &moved), (vec![change], Vec::new()));
+        // One change gives all entries the same MAC address.
+        let moved = FILE.replace("\nregisters", "\nmac = '02:00:00:00:02:0b'\nregisters");
+        let obstacle = "`server.mac` of 10.0.2.11, which differs between its entries, \
+            can't change at run time: restart the node";
+        assert_eq!(plan(&now, &moved), (Vec::new(), vec![obstacle.to_owned()]));
         let more = "[[server]]\nip = '10.0.2.12'\nworkers = '8'\npool = 1\n\
             [[server]]\nip = '10.0.2.12'\nworkers = '9'\npool = 2\nregisters = true\n";
         // A new server with two different entries can't be added by one change.

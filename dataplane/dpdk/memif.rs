@@ -49,7 +49,7 @@ use super::interrupts::{AnnouncedMemory, RingInterrupt, is_eventfd};
 /// Socket of a device without a `socket=` argument.
 const DEFAULT_SOCKET: &str = "memif";
 
-/// Maximum number of clients that wait at the listener.
+/// Maximum number of connections that wait at a listener.
 const BACKLOG: i32 = 16;
 /// Maximum number of concurrent handshakes of a socket. The next client waits until one of them ends.
 const HANDSHAKES: usize = 16;
@@ -67,7 +67,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of checks of a socket file before it counts as left over. A live one may be bound but not served
 /// yet.
 const CHECKS_MAX: usize = 3;
-/// Interval of these checks.
+/// Interval of these checks, and pause after a failed `poll`.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Role of a device in a connection.
@@ -94,12 +94,12 @@ pub enum SocketError {
     /// Another process or device serves it.
     #[error("memif socket {0}: another process serves it: give each server a socket= of its own")]
     Served(String),
-    /// The system refuses.
+    /// The system refuses, or another file exists at the path.
     #[error("memif socket {socket}: {reason}: name another with socket=PATH")]
     Refused {
         /// Name of the socket.
         socket: String,
-        /// The system's error.
+        /// The system's error, or a text on that file.
         reason: String,
     },
     /// The folder for sockets is not available.
@@ -116,14 +116,15 @@ pub enum SocketError {
         /// The unknown user.
         user: String,
     },
-    /// An unknown argument. The driver would silently ignore it together with all other arguments.
+    /// An unknown argument, or an invalid `socket-abstract=`. The driver would silently ignore an unknown argument
+    /// together with all other arguments.
     #[error("memif device {device:?}: {found}; known arguments: {known}")]
     Argument {
         /// Name of the device.
         device: String,
-        /// The unknown argument.
+        /// The faulty argument.
         found: String,
-        /// The known arguments.
+        /// The known arguments or values.
         known: String,
     },
     /// The devices of one socket allow different users.
@@ -147,9 +148,10 @@ pub(super) struct Relay {
     barrier: MapBarrier,
     /// Users whose processes may be peers, besides our own and root.
     users: BTreeSet<u32>,
-    /// Our own eventfd, which no thread waits for. Drivers get it in place of a forbidden descriptor. A peer
-    /// could make its own descriptor block the core that writes or reads it. So drivers write only to descriptors
-    /// of peers that could stop this process anyway ([`Relay::may_be_woken`]), and read none.
+    /// Our own eventfd, which no thread waits for. A server's driver gets it in place of a client's forbidden
+    /// descriptor, and a server in place of an eventfd of our driver. A peer could make a shared descriptor block
+    /// the core that writes or reads it. So drivers write only to descriptors shared with peers that could stop this
+    /// process anyway ([`Relay::may_be_woken`]), and read none that a peer has.
     dummy_event: OwnedFd,
     /// Interrupts of the rings that this end reads, by device id, for each connected device.
     interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
@@ -163,13 +165,14 @@ pub(super) struct Relay {
     handshake_ms: AtomicU64,
 }
 
-/// Interrupts of a device's receive rings by ring number; `None` for a ring whose writer sends none.
+/// Interrupts of a device's receive rings by ring number. A core that sleeps waits for them. `None` for a ring without
+/// a usable one: its descriptor is not an eventfd, or its region cannot be mapped.
 pub(super) type RingInterrupts = Vec<Option<Arc<RingInterrupt>>>;
 
 /// Status of peers for reports.
 #[derive(Default)]
 struct PeerStatus {
-    /// Number of ended connections, by device id.
+    /// Number of ended connections, by device id. Failed handshakes do not count.
     ended: BTreeMap<u32, u64>,
     /// Number of refused peers.
     refused: u64,
@@ -177,7 +180,7 @@ struct PeerStatus {
     unlogged: u64,
     /// Time of the last log line.
     logged_at: Option<Instant>,
-    /// Reason why the last connection failed.
+    /// Reason why the last attempt to connect failed.
     last_failure: String,
 }
 
@@ -200,10 +203,11 @@ impl MapBarrier {
     }
 }
 
-/// Function that waits until the driver has processed all earlier messages.
+/// Function that waits until the driver has processed all earlier messages: it runs empty work in EAL's interrupt
+/// thread. Tests without EAL pass another one.
 pub(super) type MapSettler = Arc<dyn Fn() + Send + Sync>;
 
-/// A started device of a server. While one exists, the relay accepts peers.
+/// Guard of a started server device. The relay accepts peers while at least one exists.
 pub(super) struct ServerDevice {
     /// Relay that accepts its peers.
     relay: Arc<Relay>,
@@ -241,7 +245,7 @@ struct Arguments<'a> {
     is_abstract: Option<bool>,
     /// Value of `id=`.
     id: u32,
-    /// Names or numbers of users, separated by `+`.
+    /// Value of `users=`: names or numbers, separated by `+`. The driver has no such argument.
     users: &'a str,
     /// Arguments that the driver gets unchanged.
     for_driver: Vec<&'a str>,
@@ -255,7 +259,8 @@ impl fmt::Display for Socket {
 }
 
 impl Socket {
-    /// Returns the driver's private socket for this one; only this user can reach it.
+    /// Returns the driver's private socket for this one; only this user can reach it. A hash of socket and role names
+    /// it, because a public name may be long or contain slashes.
     fn inner(&self, role: Role, folder: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
         (self, role).hash(&mut hasher);
@@ -291,7 +296,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Returns true if it is a file without a server, now and after a moment.
+    /// Returns true if its path has a socket file that no process serves at any of [`CHECKS_MAX`] checks.
     fn is_left_over(&self) -> bool {
         let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
         !self.is_abstract
@@ -318,8 +323,8 @@ impl Socket {
         !self.is_abstract && found.is_ok_and(|found| !found.file_type().is_socket())
     }
 
-    /// Returns true if the system's list contains a listening socket of this name. It has the sockets of this
-    /// network namespace. Nothing is sent to the server.
+    /// Returns true if `sockets`, the text of /proc/net/unix, contains a listening socket of this name. It lists the
+    /// sockets of this network namespace. The server does not notice this check, unlike a connection.
     fn is_listed(&self, sockets: &str) -> bool {
         let name = if self.is_abstract { format!("@{}", self.name) } else { self.name.clone() };
         sockets.lines().any(|line| {
@@ -330,8 +335,8 @@ impl Socket {
         })
     }
 
-    /// Returns true if a process serves the socket. Finds a file's server in another network namespace by
-    /// connecting and closing.
+    /// Returns true if a process serves the socket. If the list lacks a file, connects to it and closes: its server may
+    /// be in another network namespace.
     fn is_served(&self) -> bool {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let is_there = || std::fs::symlink_metadata(&self.name).is_ok();
@@ -385,8 +390,9 @@ impl<'a> Arguments<'a> {
         Some(parsed)
     }
 
-    /// Returns the socket. A name with a slash is a file's path, and one that begins with `@` is abstract.
-    /// Any other is a file in `folder`.
+    /// Returns the public socket. It is abstract by `socket-abstract=`, or without that if the name begins with `@`.
+    /// Otherwise a name with a slash is a file's path, and any other a file in `folder`. Only the latter calls
+    /// `folder`, which may create it.
     fn socket(&self, folder: fn() -> std::io::Result<PathBuf>) -> Result<Socket, SocketError> {
         let is_abstract = self.is_abstract.unwrap_or(self.name.starts_with('@'));
         let name = match is_abstract || self.name.contains('/') {
@@ -404,18 +410,18 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Address of a memif device, for reports.
+/// Public socket of a memif device, for checks before a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
     /// Name and kind of the socket, for messages.
     pub socket: String,
-    /// True if the device is the server.
+    /// True if the device is the server, false for a client.
     pub is_server: bool,
     /// True if a process serves the socket already.
     pub is_served: bool,
 }
 
-/// Returns the address of a memif device with these arguments, without creating anything.
+/// Returns the public socket of a memif device, given as in `--vdev`, and its state. Creates nothing.
 ///
 /// # Errors
 /// If `socket-abstract=` is invalid, a user is unknown, other users may enter the folder of sockets, or another file is
@@ -436,7 +442,7 @@ pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
     Ok(ServerAddress { socket: socket.to_string(), is_server, is_served })
 }
 
-/// Returns a user's id from a name or number; `None` for an unknown name.
+/// Returns a user's id from a number or a name in /etc/passwd; `None` for an unknown name.
 fn user_id(user: &str) -> Option<u32> {
     // A line of the file is NAME:PASSWORD:ID:...
     let id_in = |line: &str| {
@@ -474,7 +480,7 @@ impl Relays {
         Ok(new_arguments)
     }
 
-    /// Returns the relay of a device; `None` for an unknown device.
+    /// Returns a device with its relay by the device's name; `None` for an unknown device.
     pub(super) fn of(&self, device: &str) -> Option<&RelayedDevice> {
         self.all.iter().find(|one| one.device == device)
     }
@@ -585,7 +591,7 @@ impl Relay {
         &self.outer
     }
 
-    /// Returns the reason why the last connection failed.
+    /// Returns the reason why the last attempt to connect failed: a refusal, or an error of the system.
     pub(super) fn last_refusal(&self) -> String {
         locked(&self.status).last_failure.clone()
     }
@@ -601,7 +607,7 @@ impl Relay {
     }
 
     /// Registers a started device of a server, with its queues. The first one starts the thread that accepts
-    /// peers.
+    /// peers. After the drop of the last one the listener is shut down, so later devices get no peers.
     pub(super) fn serve(self: &Arc<Self>, id: u32, rings: Rings) -> ServerDevice {
         let is_first = {
             let mut served = locked(&self.served);
@@ -620,9 +626,10 @@ impl Relay {
         retry_on_intr(|| rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC))
     }
 
-    /// Connects a client's device with these queues if its server runs; `start` starts the device. The
-    /// returned thread exits when the connection ends, also after a refusal by the server. Returns `None` if no server
-    /// runs, its user is not allowed, the device does not start, or the system gives no thread.
+    /// Connects a client's device with these queues if its server runs; `start` starts the device. The returned thread
+    /// runs the handshake and forwards messages. It exits when the connection ends, also after a refusal by the server.
+    /// Returns `None` if no server runs or its queue is full, its user is not allowed, the device does not start, or
+    /// the system gives no descriptor or thread.
     pub(super) fn connect(
         self: &Arc<Self>,
         id: u32,
@@ -649,7 +656,7 @@ impl Relay {
         forwarder.spawn()
     }
 
-    /// Drops connections of the driver from starts that failed.
+    /// Drops connections of the driver from failed starts. The next accept then returns that of the new start.
     fn forget_pending(&self) {
         let at_once = Timespec::default();
         while poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&at_once)) == Ok(1) {
@@ -657,7 +664,7 @@ impl Relay {
         }
     }
 
-    /// Checks that the process behind the socket may be a peer.
+    /// Checks that the process behind the socket may be a peer: its user is root, ours, or in `users=`.
     fn admit(&self, peer: &OwnedFd) -> Result<(), String> {
         let Some(user) = credentials(peer).map(|peer| peer.uid) else {
             return Err("the system does not name its user".to_owned());
@@ -671,14 +678,15 @@ impl Relay {
         }
     }
 
-    /// Returns true if our driver may write to a descriptor shared with this peer. Such a peer's process
-    /// could stop this one anyway.
+    /// Returns true if our driver may write to a descriptor shared with this peer, which the peer could make block: its
+    /// user is root or ours, so it could stop this process anyway.
     fn may_be_woken(peer: &OwnedFd) -> bool {
         let user = credentials(peer).map(|peer| peer.uid);
         user.is_some_and(|user| user.is_root() || user == rustix::process::geteuid())
     }
 
-    /// Returns a number that grows with each connect or exit of a peer.
+    /// Returns a number that grows with each connect or disconnect of a peer. After a change a core reads
+    /// [`Relay::interrupts`] again.
     pub(super) fn connection(&self) -> u64 {
         self.connection.load(Acquire)
     }
@@ -688,7 +696,7 @@ impl Relay {
         locked(&self.interrupts).get(&id).cloned()
     }
 
-    /// Records that a device has a peer, or none any more.
+    /// Records that a device has a peer, with these interrupts, or has none any more.
     fn note_connection(&self, id: u32, interrupts: Option<RingInterrupts>) {
         let mut by_device = locked(&self.interrupts);
         match interrupts {
@@ -698,7 +706,8 @@ impl Relay {
         self.connection.fetch_add(1, Release);
     }
 
-    /// Counts a refused peer. Logs refusals at most once per [`LOG_INTERVAL`].
+    /// Counts a refused peer and stores the reason. Logs refusals at most once per [`LOG_INTERVAL`]. Sends the peer
+    /// nothing.
     fn refuse(&self, peer: &OwnedFd, why: &dyn fmt::Display) {
         let mut status = locked(&self.status);
         status.last_failure = why.to_string();
@@ -797,7 +806,7 @@ fn credentials(peer: &OwnedFd) -> Option<UCred> {
 }
 
 impl Drop for ServerDevice {
-    /// Unregisters the device. After the last one the relay accepts no more peers, and removes its file.
+    /// Unregisters the device. After the last one the relay accepts no more peers for good, and removes its file.
     fn drop(&mut self) {
         let mut served = locked(&self.relay.served);
         served.remove(&self.id);
@@ -816,7 +825,7 @@ impl Drop for Relay {
     }
 }
 
-/// Thread that forwards all messages of a server's socket, or of a client's single connection.
+/// State of the thread that forwards all messages of a server's socket, or of a client's single connection.
 struct Forwarder {
     /// Relay of the socket.
     relay: Arc<Relay>,
@@ -846,7 +855,7 @@ struct PeerChannel {
 enum ChannelState {
     /// Handshake of a client. Its valid messages wait in `messages`; the driver has seen none of them.
     Client { checker: ClientMessages, messages: Vec<Message> },
-    /// Handshake of our driver with a server.
+    /// Handshake of our driver with a server. `announced` collects the driver's memory, for the interrupts.
     Server { id: u32, checker: ServerMessages, driver: OwnedFd, announced: AnnouncedMemory },
     /// The connection is up: packets flow.
     Connected { id: u32, driver: OwnedFd },
@@ -892,7 +901,7 @@ impl Forwarder {
     /// Starts the thread on the caller's CPUs; `None` if the system has no thread. The thread sleeps except when a peer
     /// connects or leaves.
     fn spawn(self) -> Option<JoinHandle<()>> {
-        // Without a thread there is no link. The caller that waits for the link reports that.
+        // Without a thread there is no link. A client's start tries again; a server's device stays without peers.
         thread::Builder::new().name("memif".to_owned()).spawn(move || self.run()).ok()
     }
 
@@ -951,12 +960,13 @@ impl Forwarder {
         (ready, listens && next_is_ready())
     }
 
-    /// Accepts a client from the listener.
+    /// Accepts a client from the listener and offers it the rings. Refuses it if its user is not allowed or descriptors
+    /// are short.
     fn accept_client(&mut self) {
         let relay = Arc::clone(&self.relay);
         let peer = match relay.accept() {
             Ok(peer) => peer,
-            // The last device has closed the listener.
+            // The last device has shut down the listener.
             Err(_) if locked(&relay.served).is_empty() => {
                 self.accepts = false;
                 return;
@@ -1049,7 +1059,8 @@ impl Forwarder {
         None
     }
 
-    /// Processes the next message of a client's handshake. Returns the next state; `None` ends the channel.
+    /// Processes the next message of a client's handshake: acknowledges it in place of the driver, or refuses the
+    /// client. After the last one the driver gets all messages. Returns the next state; `None` ends the channel.
     fn receive_from_client(
         &mut self,
         peer: &OwnedFd,
@@ -1090,7 +1101,8 @@ impl Forwarder {
                 refuse(&Refusal::Taken(id));
                 None
             }
-            // The driver opens a copy of each descriptor and more of its own; twice their number is ample.
+            // The driver opens a copy of each descriptor and more of its own. A message has at most one descriptor, so
+            // twice the number of messages is ample.
             Ok(Step::Complete) if !relay.has_room_for(SPARE + 2 * messages.len()) => {
                 self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
                 refuse(&NO_DESCRIPTORS);
@@ -1115,7 +1127,8 @@ impl Forwarder {
         }
     }
 
-    /// Processes the next message of our own driver in a handshake with a server. `None` ends the channel.
+    /// Forwards the next message of our own driver in a handshake with a server. Replaces eventfds that the server must
+    /// not share with the driver. `None` ends the channel.
     fn receive_from_driver(
         &mut self,
         peer: &OwnedFd,
@@ -1133,7 +1146,8 @@ impl Forwarder {
         {
             announced.add_region(region.as_fd());
         }
-        // The peer writes the rings that we read. It gets our own eventfd, which our driver never reads.
+        // The peer writes the rings that we read. It gets a new eventfd in place of the driver's, so the driver never
+        // reads it. A core that sleeps waits for it.
         let read_ring = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
         let own_event = read_ring.and_then(|_| new_event().ok());
         let may_wake = Relay::may_be_woken(peer);
@@ -1145,7 +1159,7 @@ impl Forwarder {
         Some(ChannelState::Server { id, checker, driver, announced })
     }
 
-    /// Processes the next message of a server in a handshake with our driver. `None` ends the channel.
+    /// Checks the next message of a server in a handshake with our driver, and forwards it. `None` ends the channel.
     fn receive_from_server(
         &mut self,
         peer: &OwnedFd,
@@ -1231,8 +1245,8 @@ impl Message {
         MessageKind::of(self.bytes())
     }
 
-    /// Receives a message without waiting. Returns `None` if the peer's end is closed or no message
-    /// waits.
+    /// Receives a message without waiting. Returns `None` if the peer's end is closed, no message waits, or the message
+    /// is empty.
     fn receive(end: &OwnedFd) -> Option<Self> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
         // A message has at most one descriptor. With room for two, the checker sees a second one.
@@ -1257,8 +1271,9 @@ impl Message {
         (len > 0).then_some(Self { bytes, len, descriptors })
     }
 
-    /// Returns the eventfd of a ring written by our driver, to the server if `to_server`. `None` if the
-    /// driver may not write to it.
+    /// Returns the eventfd of a ring that our driver writes. `to_server` is the direction in which it writes: true for
+    /// a client's driver. `None` for other messages and rings, or if the driver may not write to the eventfd:
+    /// `may_wake` is false, or the descriptor is no eventfd.
     fn event(&self, may_wake: bool, to_server: bool) -> Option<&OwnedFd> {
         let place = RingPlace::of(self.bytes())?;
         let event = self.descriptors.first()?;
@@ -1273,8 +1288,8 @@ impl Message {
         (ready_ends == Ok(1)).then(|| Self::receive(end)).flatten()
     }
 
-    /// Sends the message. A closed or busy end misses it; the state of that end shows the reason. If
-    /// given, `event` replaces the eventfd of a ring.
+    /// Sends the message without waiting. A closed or busy end misses it; the state of that end shows the reason. If
+    /// given, `event` replaces the descriptor of an `AddRing` message.
     fn send(&self, end: &OwnedFd, event: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -1295,12 +1310,12 @@ impl Message {
     }
 }
 
-/// Creates an eventfd that never blocks.
+/// Creates an eventfd whose reads and writes do not block.
 fn new_event() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Collects a client's memory from its messages. This end reads the rings to the server.
+/// Collects a client's memory from its messages, for the interrupts of the rings to the server, which this end reads.
 fn announced(messages: Vec<Message>) -> AnnouncedMemory {
     let mut announced = AnnouncedMemory::default();
     for Message { bytes, descriptors, .. } in messages {
@@ -1318,7 +1333,8 @@ fn announced(messages: Vec<Message>) -> AnnouncedMemory {
     announced
 }
 
-/// Returns the numbers of rings, by direction, of a device with these numbers of receive and transmit queues.
+/// Returns the numbers of rings, by direction, of a device with these numbers of receive and transmit queues; at most
+/// [`RINGS_MAX`] each.
 pub(super) fn rings(role: Role, receive: u16, transmit: u16) -> Rings {
     let (receive, transmit) = (receive.min(RINGS_MAX), transmit.min(RINGS_MAX));
     match role {
@@ -1453,8 +1469,8 @@ mod tests {
             Self { relay, driver, _serving: serving, _relays: relays }
         }
 
-        /// Connects a client that sends `messages`, each after the answer to the one before. Returns the
-        /// last answer and its reason.
+        /// Connects a client that sends `messages`, each after the acknowledgement of the one before; any other answer
+        /// ends it. Returns the client's socket, the kind of the last answer, and the reason in it.
         fn visit(&self, messages: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
             let peer = self.connect();
             let mut answer = receive(&peer);
@@ -1492,7 +1508,7 @@ mod tests {
             })
         }
 
-        /// Plays the driver's part of a handshake.
+        /// Plays the driver's part of a successful handshake. Returns the driver's end.
         fn drive(&self) -> OwnedFd {
             let driver = self.accept_relay();
             for kind in [
@@ -1522,7 +1538,7 @@ mod tests {
             driver
         }
 
-        /// Returns true if the relay has connected to the driver.
+        /// Returns true if a connection of the relay waits at the driver's listener.
         fn has_driver_received(&self) -> bool {
             let at_once = Timespec::default();
             poll(&mut [PollFd::new(&self.driver, PollFlags::IN)], Some(&at_once)) == Ok(1)

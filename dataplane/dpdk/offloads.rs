@@ -1,4 +1,4 @@
-//! Packets with several datagrams, on AF_PACKET sockets.
+//! Socket filter of AF_PACKET devices, which cuts packets with several datagrams.
 //!
 //! A client that sends with UDP_SEGMENT over a veth pair leaves the segmentation to the device. A veth pair
 //! never segments, so the leaf receives one packet with all datagrams. Neither the packet nor net_af_packet
@@ -20,7 +20,7 @@ const BPF_PROG_LOAD: libc::c_int = 5;
 /// Type of programs that filter a socket's packets.
 const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
 
-/// `struct bpf_insn`.
+/// Instruction of an eBPF program, the kernel's `struct bpf_insn`.
 #[repr(C)]
 struct Instruction {
     /// Operation.
@@ -38,7 +38,7 @@ const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instru
     Instruction { code, registers, offset, value }
 }
 
-/// Program that returns the length to deliver: [`OFFLOADED_LEN`] if the packet holds several datagrams, else all.
+/// eBPF program that returns the length to deliver: [`OFFLOADED_LEN`] if the packet holds several datagrams, else all.
 static FILTER: [Instruction; 6] = [
     instruction(0x61, 0x10, GSO_SIZE, 0), // r0 = skb->gso_size
     instruction(0x15, 0x00, 2, 0),        // if r0 == 0 skip 2
@@ -67,7 +67,8 @@ struct LoadArguments {
     log: u64,
 }
 
-/// Attaches a filter to these sockets. It cuts packets with several datagrams to [`OFFLOADED_LEN`] bytes.
+/// Attaches a filter to these sockets of an AF_PACKET device. It cuts packets with several datagrams to
+/// [`OFFLOADED_LEN`] bytes.
 ///
 /// # Errors
 /// If the kernel refuses the filter, for example without CAP_BPF.

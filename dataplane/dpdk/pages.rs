@@ -19,8 +19,8 @@ const PAGE: usize = 2 << 20;
 /// `RTE_BAD_IOVA`, the address for devices. No device asks for it; [`are_wanted`] ensures that.
 const BAD_IOVA: sys::rte_iova_t = sys::rte_iova_t::MAX;
 
-/// Drivers that access mbufs by the CPU only, at any address. Other drivers translate addresses of EAL's
-/// memory for a device or for a peer process.
+/// Drivers that accept mbufs at any virtual address: they access them by the CPU, or through the kernel (AF_XDP).
+/// Other drivers translate addresses of EAL's memory for a device or for a peer process.
 const CPU_ONLY_DRIVERS: [&str; 8] = [
     "net_af_packet",
     "net_af_xdp",
@@ -44,7 +44,8 @@ pub(super) fn are_wanted(eal: &Eal) -> bool {
 }
 
 /// Creates a pool like `rte_pktmbuf_pool_create`, of `mbufs` mbufs with `room` bytes of data each. `cache` is the size
-/// of a thread's cache, and `node` the NUMA node. `None` if it is impossible in our own memory.
+/// of a thread's cache, and `node` the NUMA node. `None` if it is impossible in our own memory; the caller then uses
+/// EAL's.
 pub(super) fn pool(
     name: &CStr,
     mbufs: u32,
@@ -66,7 +67,8 @@ pub(super) fn pool(
     None
 }
 
-/// Adds densely packed memory with `mbufs` mbufs to an empty pool. Returns true on success.
+/// Adds densely packed memory with `mbufs` mbufs to an empty pool. Returns false if the pool got none or fewer; the
+/// caller then frees it.
 fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
     let pool = pool.as_ptr();
     // SAFETY: the pool is empty and ours; without arguments its mbufs are as large as its elements allow.

@@ -66,7 +66,7 @@ struct Checksums {
     /// True to finish checksums that were left to a device, even without the driver's mark.
     finishes: bool,
     /// True if the device verifies either the IPv4 or the UDP checksum, not both. Such a driver (virtio) may also mark
-    /// packets with a missing checksum, so the port must check each packet.
+    /// packets with a missing checksum. Makes the port call [`Checksums::settle`], which itself does not read this.
     verifies_one: bool,
     /// True to trust all checksums.
     trusts: bool,
@@ -168,7 +168,7 @@ impl DeviceOptions {
     }
 }
 
-/// Reason why a device was not opened.
+/// Reason why a device was not opened, restarted or described.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The device does not exist.
@@ -259,9 +259,9 @@ struct OpenedDevice {
     options: DeviceOptions,
     /// Presence of a device that can be unplugged: a NIC.
     presence: Option<Arc<DevicePresence>>,
-    /// Gate that keeps outlets out of bursts while such a device is closed.
+    /// Gate that keeps outlets out of bursts during the close or reset of such a device.
     gate: Arc<Gate>,
-    /// Steps between a removal and the return.
+    /// Step between a removal or reset and the return.
     lifecycle: Mutex<Lifecycle>,
     /// Number of removals, without resets.
     removals: AtomicU64,
@@ -303,14 +303,14 @@ struct OpenedDevice {
     eal: Eal,
 }
 
-/// Step of a device between its removal and its return.
+/// Step of a device between its removal or reset and its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lifecycle {
     /// It is open.
     Open,
     /// It is withdrawn, and cores may still be in a burst.
     Leaving(Cause),
-    /// It is closed; the time of the last check whether it is back, if there was one.
+    /// It is closed, or stopped and reset; the time of the last check whether it is back, if there was one.
     Absent(Option<Instant>),
 }
 
@@ -328,7 +328,7 @@ struct DriverCounts {
 pub enum DeviceEvent {
     /// The device was unplugged, and is closed.
     Removed,
-    /// The driver asked for a reset; the device is closed until it is done.
+    /// The driver asked for a reset. The device is reset; no core uses it until [`DeviceEvent::Returned`].
     Resetting,
     /// The device is back and open, with this warning if packets may not reach it.
     Returned(Option<String>),
@@ -501,7 +501,7 @@ impl Device {
         &self.0.driver
     }
 
-    /// Returns the device's MAC address; zeros while the device is absent.
+    /// Returns the device's MAC address; zeros while DPDK has no port for an unplugged device.
     pub fn mac(&self) -> [u8; 6] {
         mac_of(self.0.id())
     }
@@ -512,7 +512,7 @@ impl Device {
         self.0.advance_lifecycle()
     }
 
-    /// Returns true while the device is unplugged or in a reset.
+    /// Returns true while the device is unplugged or in a reset: from its withdrawal until it is open again.
     pub fn is_absent(&self) -> bool {
         *self.0.lifecycle() != Lifecycle::Open
     }
@@ -522,8 +522,8 @@ impl Device {
         self.0.removals.load(Relaxed)
     }
 
-    /// Returns false if the driver accepts receive interrupts but never delivers one. Cores then take short naps
-    /// instead of sleeps.
+    /// Returns false after several sleeps in which packets waited and the receive interrupt did not come. Cores then
+    /// take short naps instead of sleeps, until an interrupt comes.
     pub fn delivers_interrupts(&self) -> bool {
         !self.0.evidence.is_broken()
     }
@@ -552,7 +552,8 @@ impl Device {
             .map_err(|reason| NoStamps::Clock { driver: driver(), reason })
     }
 
-    /// Returns a function that reads the clock of [`Device::clock`] on any thread. It returns `None` on failure.
+    /// Returns a function that reads the clock of [`Device::clock`] on any thread, for the conversion of timestamps. It
+    /// returns `None` on failure, and keeps the device open.
     pub fn clock_reader(&self) -> impl Fn() -> Option<u64> + Send + 'static {
         let device = Arc::clone(&self.0);
         move || stamps::read_clock(device.id()).ok()
@@ -564,8 +565,8 @@ impl Device {
         usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id()) }).ok()
     }
 
-    /// Returns the header fields by which the device spreads packets, as reported by the driver. `None` if the device
-    /// has a rule of its own.
+    /// Returns the header fields of the hash that the driver reports as enabled. `None` if it hashes no UDP or reports
+    /// no hash.
     pub fn rss(&self) -> Option<RssFields> {
         let mut conf = sys::rte_eth_rss_conf::default();
         // SAFETY: the port is open and `conf` is valid for writing. Without room for a key DPDK writes none.
@@ -573,12 +574,13 @@ impl Device {
         if error == 0 { RssFields::of(conf.rss_hf) } else { None }
     }
 
-    /// Returns the rule by which the device spreads UDP packets over its queues.
+    /// Returns the rule by which the device spreads UDP packets over its queues, if it has several. The node logs it,
+    /// and warns about [`Spread::None`].
     pub fn spread(&self) -> Spread {
         self.0.spread
     }
 
-    /// Returns the properties of the device, for people.
+    /// Returns the properties of the device, for `wedjat doctor --probe`.
     ///
     /// # Errors
     /// If the driver does not describe it, for example because it was unplugged.
@@ -739,7 +741,8 @@ impl OpenedDevice {
         };
     }
 
-    /// Implements [`Device::advance_lifecycle`]: takes at most one step of the lifecycle. Returns `None` without a
+    /// Implements [`Device::advance_lifecycle`]: takes at most one step of the lifecycle. A reset device stays in DPDK,
+    /// so the next call opens it. An unplugged one is opened once it is bound again. Returns `None` without a
     /// reportable event.
     fn advance_lifecycle(&self) -> Option<DeviceEvent> {
         let presence = self.presence.as_ref()?;
@@ -841,8 +844,8 @@ impl OpenedDevice {
     }
 
     /// Starts the device. A memif client connects once per start, and only to a running server, so this repeats the
-    /// start until the link is up. Returns false after `refusals` attempts that a running server refused or did not
-    /// answer in time.
+    /// start until the link is up. Returns false after `refusals` attempts at a running server without a link: it
+    /// refused, or did not answer in time.
     fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
         let is_client = |memif: &&RelayedDevice| memif.relay.role() == Role::Client;
         let Some(RelayedDevice { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
@@ -930,7 +933,7 @@ impl Drop for OpenedDevice {
     fn drop(&mut self) {
         let id = self.id();
         if matches!(*self.lifecycle(), Lifecycle::Absent(_)) {
-            return; // closed already
+            return; // closed or reset already, or owned by another `OpenedDevice`
         }
         // Stops accepting peers: one that connects from now on would get no answer.
         self.serving = None;
@@ -949,7 +952,7 @@ enum Guard {
     Open,
     /// Pass of the gate that closes while the driver maps or unmaps a memif peer's memory.
     Gate(Pass),
-    /// A NIC, which may be unplugged.
+    /// A queue pair of a NIC, which may be unplugged. Its core acknowledges the withdrawal at its next burst.
     Presence(PresenceReader),
     /// A NIC's outlet. Its thread may send nothing for a long time, so the watching thread closes the gate instead of
     /// waiting for an acknowledgement.
@@ -958,7 +961,7 @@ enum Guard {
 
 /// One queue pair of a device. One thread at a time polls it; it may move between threads.
 pub struct QueuePort {
-    /// Port id of the device in DPDK.
+    /// Port id of the device in DPDK at the first set-up. A returned NIC may have another, which the guard holds.
     id: u16,
     /// Number of the queue pair in the device.
     queue: u16,
@@ -1091,7 +1094,8 @@ impl Port for QueuePort {
         }
     }
 
-    /// Returns true while a NIC is unplugged or in a reset. The port's core notices this at its next burst.
+    /// Returns true while a NIC is unplugged or in a reset. The port's core notices this at its next burst. The core
+    /// then counts unsent packets as dropped for this reason, not for a full queue.
     fn is_removed(&self) -> bool {
         match &self.guard {
             Guard::Presence(reader) => reader.is_withdrawn(),
@@ -1183,7 +1187,8 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// Configures and starts the device.
+    /// Configures and starts the device. Tries again without receive interrupts if the start fails with them, and
+    /// without outlets if a memif client gets no link with them. A memif server accepts peers only after its start.
     fn open(&mut self, eal: &Eal) -> Result<OpenedDevice, DeviceError> {
         let info = info(self.id, self.name)?;
         self.check_queues(&info)?;
@@ -1358,8 +1363,8 @@ impl Setup<'_> {
         Some(if key.is_some() { Rss { key, ..rss } } else { rss })
     }
 
-    /// Returns the RSS key that brings replies to the queue of their task. `None` if the device needs no such key or
-    /// cannot use one.
+    /// Returns the RSS key that brings replies to the queue of their task. `None` if the device needs no such key,
+    /// because it hashes the client's end alone ([`RssFields::is_offered`]), or cannot use one.
     fn steering_key(&self, info: &sys::rte_eth_dev_info) -> Option<Vec<u8>> {
         let steering = self.options.steering.as_ref()?;
         let is_usable =

@@ -1,4 +1,4 @@
-//! Properties of an open device, for messages to people: its driver's abilities, and those that wedjat uses.
+//! Properties of an open device, for `wedjat doctor --probe`: its driver's abilities, and those that wedjat uses.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, c_char};
@@ -31,7 +31,7 @@ pub struct DeviceProperties {
     pub offloads: Vec<String>,
     /// True if the device can hash UDP ports for RSS.
     pub hashes_udp: bool,
-    /// True if the device can restrict the hash to the sender or the receiver.
+    /// True if the device can restrict the hash to the sender alone, and also to the receiver alone.
     pub hashes_one_end: bool,
     /// Bytes of the RSS key; 0 if it cannot be set.
     pub key_bytes: u8,
@@ -62,7 +62,7 @@ pub(super) fn mtu(id: u16) -> Option<u16> {
     (error == 0 && mtu > 0).then_some(mtu)
 }
 
-/// Returns DPDK's name of each receive offload.
+/// Returns DPDK's name of each receive offload in this bit mask.
 pub(super) fn offload_names(offloads: u64) -> Vec<String> {
     let bits = (0..u64::BITS).map(|bit| 1 << bit).filter(|bit| offloads & bit != 0);
     let name = |bit| {

@@ -49,7 +49,8 @@ pub struct Rss {
 const KEY: [u8; 2] = [0x6d, 0x5a];
 
 impl RssFields {
-    /// Returns the fields of a device that hashes `fields` (`rss_hf`). `None` if it hashes no UDP.
+    /// Returns the fields of a device that hashes `fields` (`rss_hf`). `None` if it hashes no UDP. A device may offer
+    /// both ends; for an offer only `is_some` has a meaning.
     pub fn of(fields: u64) -> Option<Self> {
         let one_end = [Self::Source, Self::Destination]
             .into_iter()

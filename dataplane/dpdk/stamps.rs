@@ -7,7 +7,7 @@ use wedjat_sys as sys;
 
 use super::eal::error_text;
 
-/// Driver that receives from kernel interfaces, with the kernel's time of each packet.
+/// Driver of libpcap. It receives from kernel interfaces, with the kernel's time of each packet, or from capture files.
 const PCAP: &str = "net_pcap";
 
 /// Clock of the timestamps.
@@ -115,7 +115,7 @@ pub(super) fn field() -> Result<StampField, NoStamps> {
     Ok(StampField { offset, flag })
 }
 
-/// Reads the clock by which a device stamps packets, in ticks of unknown length.
+/// Reads the clock by which a device stamps packets, in ticks of unknown length. Callers compare it with another clock.
 ///
 /// # Errors
 /// Reason why it cannot be read.

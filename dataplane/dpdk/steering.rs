@@ -24,12 +24,12 @@ pub enum SteeredSide {
     Workers,
 }
 
-/// Constants of a leaf for its keys.
+/// Constants of one port for its key. Both ports of a leaf derive their keys from the same seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     /// Traffic that arrives on this port.
     pub side: SteeredSide,
-    /// Address of the leaf on this port. Clients send tasks to it.
+    /// Address of the leaf on this port. Clients send tasks to it. On the workers' side only its IP version counts.
     pub leaf: IpAddr,
     /// UDP port of tasks and replies at leaf and workers.
     pub task_port: u16,
@@ -86,7 +86,7 @@ impl Steering {
     }
 
     /// Returns the key of a workers' port, `bytes` long: random, but zero where the source address (the server's)
-    /// selects bits.
+    /// selects bits. The server's port needs no zeros: it is the constant task port.
     fn workers_key(&self, bytes: usize) -> Vec<u8> {
         // `stream_seed` gives a random word for each number.
         let random = (0..).flat_map(|word| stream_seed(self.seed, word, 0).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Commands of DPDK's telemetry. Its own thread answers, never a core, and DPDK's tools show the answers.
+//! Commands of DPDK's telemetry. Its own threads answer, one per client, never a core. DPDK's tools show the answers.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -32,15 +32,15 @@ pub enum Answer {
     Table(Vec<(String, Value)>),
 }
 
-/// Answers a command, given its path and the text after the first comma; `None` for an unknown one. Called on
-/// telemetry's thread.
+/// Answers a command, given its path and the text after the first comma; `None` for an unknown one. Telemetry's threads
+/// call it, several at a time.
 pub type Answerer = fn(&str, &str) -> Option<Answer>;
 
 /// Answerer of the registered commands.
 static ANSWERER: OnceLock<Answerer> = OnceLock::new();
 
 /// Registers commands, as pairs of path and help, for the rest of the process. The `answerer` of the first call answers
-/// all of them. Logs commands that telemetry refuses, and skips those with a NUL byte.
+/// all commands; later calls ignore theirs. Logs commands that telemetry refuses, and skips those with a NUL byte.
 pub fn register(_eal: &Eal, commands: &[(String, &str)], answerer: Answerer) {
     ANSWERER.get_or_init(|| answerer);
     for (path, help) in commands {
@@ -56,7 +56,7 @@ pub fn register(_eal: &Eal, commands: &[(String, &str)], answerer: Answerer) {
     }
 }
 
-/// Answers a command by the registered answerer. Telemetry's thread calls it. A panic becomes an error.
+/// Answers a command by the registered answerer. A telemetry thread calls it. A panic becomes an error.
 unsafe extern "C" fn answer(
     command: *const c_char,
     parameters: *const c_char,

@@ -20,25 +20,25 @@ struct Request<'a> {
     work: &'a (dyn Fn() + Sync),
     /// Interrupt source whose callback runs the work.
     source: *mut sys::rte_intr_handle,
-    /// Channel for the message that the work is done and the source removed.
+    /// Channel for the message that the work is done and the callback removed.
     done: Sender<()>,
 }
 
 /// Runs `work` in EAL's interrupt thread and waits for it. If that is impossible, runs it in the calling
 /// thread.
 ///
-/// The memif driver (DPDK 22.11) cleans up after a departed peer in that thread, and when a device is stopped
-/// in the caller's, without a lock. Both at once free the same memory twice ("Invalid memory"). That happens
-/// if two ends in one process close one after another, or two processes end together.
+/// The memif driver (DPDK 22.11) cleans up after a departed peer in that thread. When a device is stopped, it cleans
+/// up in the caller's thread. It takes no lock. Both at once free the same memory twice ("Invalid memory"). That
+/// happens if two ends in one process close one after another, or two processes end together.
 ///
 /// Earlier events of that thread are handled before. A new source makes it rebuild its set of descriptors in
-/// the order of registration, and it serves them in that order.
+/// the order of registration, and it serves them in that order. So a caller with empty work waits for these events.
 pub(super) fn take_turn(work: &(dyn Fn() + Sync)) {
     let (done, is_done) = channel();
     let Some((source, _ready)) = source() else { return work() };
     let mut request = Request { work, source, done };
     let argument = std::ptr::from_mut(&mut request).cast();
-    // SAFETY: called once. The request lives until the last call, of `signal_done`.
+    // SAFETY: EAL calls `run_request` once, and `signal_done` after it. The request lives until then.
     let is_registered =
         unsafe { sys::rte_intr_callback_register(source, Some(run_request), argument) } == 0;
     match is_registered {
@@ -46,17 +46,17 @@ pub(super) fn take_turn(work: &(dyn Fn() + Sync)) {
         true => drop(is_done.recv()),
         false => work(),
     }
-    // SAFETY: created by `source`; EAL's copy is gone.
+    // SAFETY: created by `source`. EAL has a copy of its own.
     unsafe { sys::rte_intr_instance_free(source) };
 }
 
-/// Runs the work of a request in EAL's interrupt thread, and removes the source.
+/// Runs the work of a request in EAL's interrupt thread. Then requests the removal of the callback, and with it of the
+/// source.
 extern "C" fn run_request(argument: *mut c_void) {
     // SAFETY: `take_turn` passes its request, and waits for the completion that `signal_done` sends.
     let request = unsafe { &*argument.cast::<Request<'_>>() };
     (request.work)();
-    // SAFETY: this is the callback of that source during its call, so it is removed when the callback
-    // returns.
+    // SAFETY: this is the callback of that source during its call. EAL removes it after its return.
     unsafe {
         sys::rte_intr_callback_unregister_pending(
             request.source,
@@ -67,9 +67,9 @@ extern "C" fn run_request(argument: *mut c_void) {
     }
 }
 
-/// Signals the completion of a request. EAL calls it after it has removed the source.
+/// Signals the completion of a request. EAL calls it after it has removed the callback, and removes the source next.
 extern "C" fn signal_done(_: *mut sys::rte_intr_handle, argument: *mut c_void) {
-    // SAFETY: as in `run_request`; after the completion the request is not used.
+    // SAFETY: as in `run_request`. The clone outlives the request, which `take_turn` drops after the message.
     let done = unsafe { &*argument.cast::<Request<'_>>() }.done.clone();
     // The receiver is waiting.
     let _ = done.send(());
@@ -80,9 +80,9 @@ const DESCRIPTOR_MIN: u64 = 4096;
 
 /// Creates an interrupt source that is always ready, with its descriptor. Returns `None` if the system or EAL refuses.
 ///
-/// The descriptor has a number that no driver used. EAL finds sources by number, and a driver may leave a
-/// source with a closed descriptor (virtio-user, DPDK 22.11). A callback under the same number would be added
-/// to that source and never run.
+/// The descriptor gets a high number, which no driver has used. EAL finds sources by number, and a driver may leave a
+/// source with a closed descriptor (virtio-user, DPDK 22.11). EAL would add a callback under the same number to that
+/// source and never run it.
 fn source() -> Option<(*mut sys::rte_intr_handle, OwnedFd)> {
     let (ready, _) = UnixStream::pair().ok()?; // at the end of its stream at once
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -108,7 +108,7 @@ pub(super) fn block_thread() {
     fill_gaps();
     let (parked, is_parked) = channel::<()>();
     let parked = Box::into_raw(Box::new(parked)).cast();
-    // SAFETY: called once, and takes the box.
+    // SAFETY: EAL calls `park_forever` once. It takes the box.
     if unsafe { sys::rte_intr_callback_register(source, Some(park_forever), parked) } == 0 {
         let _ = is_parked.recv();
     }
@@ -116,7 +116,7 @@ pub(super) fn block_thread() {
 
 /// Opens the closed descriptors with the lowest numbers, at most `GAPS`, for the rest of the process. EAL panics if it
 /// rebuilds its set while a source's descriptor is closed. virtio-user (DPDK 22.11) may leave such a source when its
-/// peer disconnects.
+/// peer disconnects. An eventfd that is never ready then takes the number of that descriptor.
 fn fill_gaps() {
     const GAPS: usize = 64;
     let Ok(silent) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else {
@@ -131,7 +131,7 @@ fn fill_gaps() {
 
 /// Signals that the thread is blocked, and blocks it forever.
 extern "C" fn park_forever(parked: *mut c_void) {
-    // SAFETY: `block_thread` gives it away, and this never returns, so it is called once.
+    // SAFETY: `block_thread` gives the box away. This never returns, so EAL calls it once.
     let parked = unsafe { Box::from_raw(parked.cast::<Sender<()>>()) };
     // The receiver is waiting.
     let _ = parked.send(());

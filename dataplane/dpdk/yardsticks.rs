@@ -41,7 +41,7 @@ impl YardstickError {
     }
 }
 
-/// A pointer that may move to a worker thread.
+/// Pointer to an object of DPDK that the dispatcher and a worker thread both use.
 struct Shared<T>(NonNull<T>);
 
 // SAFETY: DPDK's rings and distributors support two threads that call the functions of one side each, as
@@ -58,8 +58,8 @@ impl<T> Shared<T> {
 }
 
 /// Runs `serve` on a worker thread, prepared by `prepare`, while this thread runs `drive` as the dispatcher. `serve`
-/// returns once the flag behind its argument is not 0. Then calls `poll` until the thread has ended. Returns the time
-/// of `drive`.
+/// returns once the flag behind its argument is not 0. Then calls `poll` until the thread has ended: a distributor's
+/// worker may wait in a request that only the dispatcher can answer. Returns the time of `drive`.
 fn measure(
     prepare: impl FnOnce() + Send,
     serve: impl FnOnce(*const u8) + Send,
@@ -178,8 +178,8 @@ impl Distributor {
         Ok(Self { distributor, packets, _eal: eal.clone() })
     }
 
-    /// Returns the time of `tasks` round trips with eight tasks in flight. `prepare` runs on the worker's
-    /// thread.
+    /// Returns the time of `tasks` round trips with eight tasks in flight. The last batch may add up to seven trips.
+    /// `prepare` runs on the worker's thread.
     pub fn measure(&mut self, tasks: u64, prepare: impl FnOnce() + Send) -> Duration {
         let (distributor, depth) = (&self.distributor, self.packets.len() as u32);
         // An `Mbuf` consists only of a pointer to an mbuf.

@@ -15,8 +15,8 @@ use super::generated::fabric_client::FabricClient;
 
 /// Timeout of a call.
 const CALL_MAX: Duration = Duration::from_secs(20);
-/// Keep-alive of a connection: interval of pings, and timeout of their answers. A caller leaves a stalled
-/// controller for another one.
+/// Keep-alive of a connection: interval of pings, and timeout of their answers. The timeout ends calls to a stalled
+/// controller, and a node then tries another one.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 /// Maximum size of a reply in bytes. It must hold a whole fabric.
 const REPLY_MAX: usize = 256 << 20;
@@ -67,8 +67,8 @@ impl ControllerClient {
         Ok(Self { runtime, client })
     }
 
-    /// Executes a command. Returns the fabric's version after it. If `if_version` is given and the fabric has another
-    /// version, the controller refuses the command.
+    /// Executes a command. Returns the fabric's version after it, the pool that it added or changed, and notes. If
+    /// `if_version` is given and the fabric has another version, the controller refuses the command.
     ///
     /// # Errors
     /// If the controller refuses the command or does not answer.

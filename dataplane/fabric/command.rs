@@ -25,7 +25,7 @@ pub enum Command {
     RemoveSpine { id: u16 },
     /// `fail-spine id=…`: marks the spine as down and links its racks to other spines.
     FailSpine { id: u16 },
-    /// `restore-spine id=…`: marks the spine as up again.
+    /// `restore-spine id=…`: marks the spine as up again. Racks may be linked to it.
     RestoreSpine { id: u16 },
     /// `add-leaf id=… ip=…`: adds a leaf with an empty rack.
     AddLeaf { id: u16, ip: IpAddr },
@@ -136,7 +136,7 @@ const VERBS: &Verbs = &[
 /// Default policy of agents: one queue for all workers of the host. `silence-ms=0` means that no time of silence makes
 /// a worker's tasks count as lost.
 const AGENT_POLICY: &str = "cfcfs(silence-ms=0)";
-/// Maximum number of workers in a fabric. It bounds the size of a node's snapshot.
+/// Maximum number of workers in a fabric. It bounds the size of the stored fabric and of the topology.
 pub const FABRIC_WORKERS_MAX: usize = 1 << 24;
 
 /// Largest id of a spine or leaf, and the text for a wrong one. A leaf is a worker of its spine, so it has a

@@ -89,7 +89,7 @@ fn unknown(what: String) -> CommandError {
 }
 
 /// Checks that the policy exists, and that it can choose among racks, on a spine (`is_over_racks`), or among workers.
-/// A leaf may choose its policy itself.
+/// For `auto`, by which a leaf chooses its policy itself, checks the policy with which the leaf starts.
 fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
     let policy: PolicyChoice = name.parse().map_err(wedjat_desired::control::ChangeError::from)?;
     let policy = policy.first();
@@ -226,7 +226,7 @@ impl Draft {
         if !is_unicast(ip) {
             return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
         }
-        // All have the same version, so any of them tells it.
+        // All addresses have the same IP version, so one of them suffices.
         if self.fabric.addresses().next().is_some_and(|other| other.is_ipv4() != ip.is_ipv4()) {
             let reason =
                 "the fabric has addresses of the other IP version; all of a fabric have the same";
@@ -286,7 +286,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Marks a leaf as down. Moves its servers to the leaf `to`, or frees its workers.
+    /// Marks a leaf as down. Moves its servers to the leaf `to`, where the workers keep their pools. Without `to`, the
+    /// workers leave their pools.
     fn fail_leaf(&mut self, id: u16, to: Option<u16>) -> DecideResult {
         let leaf = self.leaf(id)?.clone();
         if let Some(to) = to {

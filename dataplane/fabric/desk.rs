@@ -151,7 +151,7 @@ pub enum AskError {
 pub struct CommandResult {
     /// Fabric after the request.
     pub fabric: Arc<Fabric>,
-    /// Pool that was created or changed, if any.
+    /// Pool that a command added, or whose settings it changed. `None` for other requests.
     pub pool: Option<u16>,
 }
 
@@ -170,7 +170,7 @@ pub enum Request {
 pub struct CommandRequest {
     /// Request.
     pub request: Request,
-    /// Version that the fabric must have, if given.
+    /// Version that the fabric must have for a command, if given. `Request::Raise` ignores it.
     pub if_version: Option<u64>,
     /// Channel for the answer.
     pub answer: oneshot::Sender<Result<CommandResult, AskError>>,
@@ -245,6 +245,7 @@ impl<S: Store> Desk<S> {
     }
 
     /// Waits for the lead and loads the fabric. Refuses requests in the meantime. Returns the term and the fabric.
+    /// Fails if the store has an older fabric or term than `known`.
     async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
         let (store, requests, role) = (&mut self.store, &mut self.requests, &self.role);
         let known = self.known;
@@ -287,8 +288,8 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    /// Executes requests until the lead ends. Returns the reason. The end of the lease ends it at once, even
-    /// during a call to the store.
+    /// Executes requests until the lead ends. Returns the reason. The end of the lease ends the lead at once, even
+    /// during a call to the store. An error of the store ends it, too.
     async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
         log::info!("leads with term {term} from version {}", fabric.version);
         self.known = Position { version: fabric.version, term };
@@ -299,7 +300,7 @@ impl<S: Store> Desk<S> {
             let request = tokio::select! {
                 () = lead_end.end() => return StoreError::Deposed,
                 Some(request) = self.requests.recv() => request,
-                // No request can arrive any more: the service has ended.
+                // Not reached: the first branch always matches. After the end of the service the lead goes on.
                 else => return StoreError::Deposed,
             };
             // The process may have been stopped since the last check of the clock.

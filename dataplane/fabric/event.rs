@@ -146,7 +146,7 @@ impl Fabric {
         }
     }
 
-    /// Removes a pool. Its workers stay in their racks, without a pool.
+    /// Removes a pool and its number in `members`. Its workers stay in their racks, without a pool.
     fn end_pool(&mut self, id: u16) {
         self.pools.remove(&id);
         self.members.remove(&id);
@@ -158,8 +158,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the events that lead from an empty fabric to this one. Each event refers only to objects of earlier
-    /// ones.
+    /// Returns the events that lead from an empty fabric to this one, except its version. Each event refers only to
+    /// objects of earlier ones. A store writes a whole fabric as these events.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         let spine = |(&id, spine): (&u16, &Spine)| Event::Spine {

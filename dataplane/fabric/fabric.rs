@@ -1,9 +1,9 @@
 //! Desired state of a fabric at one version: spines, leaves, the servers of their racks, workers, pools, and
 //! the spine of each pool's rack.
 //!
-//! The controller keeps this state, and commands of operators change it. A rack is a leaf with its servers. A pool is a
-//! set of workers that serve one kind of task; its workers may be in several racks. A link assigns a rack of a pool to
-//! the spine that sends it the pool's tasks.
+//! The controller keeps this state and changes it by commands: of operators, and its own for registered workers and
+//! silent spines. A rack is a leaf with its servers. A pool is a set of workers that serve one kind of task; its
+//! workers may be in several racks. A link assigns a rack of a pool to the spine that sends it the pool's tasks.
 //!
 //! Versions share unchanged leaves and pools, so a new version costs only its differences.
 
@@ -79,14 +79,15 @@ impl Leaf {
     /// Returns the number of workers that a pool may take from this rack.
     #[must_use]
     pub fn free_count(&self) -> usize {
-        // Only drained servers have workers without a pool that may not be taken, so counts suffice otherwise.
+        // Without a drained server, a pool may take each worker that has no pool. So the counts suffice.
         if self.is_failed || self.servers.values().any(|server| server.is_drained) {
             return self.free().count();
         }
         self.workers.len() - self.pools.values().map(|&count| count as usize).sum::<usize>()
     }
 
-    /// Returns the workers that a pool may take: without a pool, on servers that are not drained.
+    /// Returns the workers that a pool may take: without a pool, on servers that are not drained. None if the leaf is
+    /// down.
     pub fn free(&self) -> impl Iterator<Item = (u16, &Worker)> {
         let drained: Vec<IpAddr> =
             self.servers.iter().filter(|(_, one)| one.is_drained).map(|(&ip, _)| ip).collect();
@@ -97,7 +98,7 @@ impl Leaf {
     }
 
     /// Adds `more`, which may be negative, to the number of workers that a pool has in this rack. Does nothing without
-    /// a pool.
+    /// a pool. [`Fabric::apply`] counts the workers of all racks separately.
     pub(super) fn count(&mut self, pool: Option<u16>, more: i64) {
         let Some(pool) = pool else { return };
         let count = self.pools.entry(pool).or_default();
@@ -244,12 +245,12 @@ impl Fabric {
         }
     }
 
-    /// Adds the inconsistencies of a pool. Its racks must be linked evenly: the spines' numbers of links differ by at
-    /// most one.
+    /// Adds the inconsistencies of a pool in its links, its number of workers and its size. Its links must be even: the
+    /// spines' numbers of links differ by at most one.
     fn check_pool(&self, faults: &mut Vec<String>, id: u16, pool: &Pool) {
         let racks: BTreeSet<u16> = self.racks(id).map(|(leaf, _)| leaf).collect();
         let up = self.spines.values().filter(|spine| !spine.is_failed).count();
-        // Number of spines with at least one link: a rack has one spine, so more spines than racks are useless.
+        // Number of spines that must have a link. Each rack has one spine, so it is at most the number of racks.
         let spines = pool.settings.spines.min(racks.len()).min(up);
         let linked: BTreeSet<u16> = pool.links.keys().copied().collect();
         if linked != if spines == 0 { BTreeSet::new() } else { racks } {

@@ -24,7 +24,8 @@ pub fn since_boot() -> Duration {
 }
 
 /// Lease of a leader, for all tasks that answer for it. They read the clock before each answer. So a process
-/// that was stopped beyond its lease sends no answer, whichever of its tasks runs first.
+/// that was stopped beyond its lease sends no answer, whichever of its tasks runs first. The exception is the
+/// answer to a change that the store has kept.
 #[derive(Clone, Debug)]
 pub struct Lease {
     clock: Clock,
@@ -58,7 +59,7 @@ impl Lease {
         (self.clock)() < *self.end.borrow()
     }
 
-    /// Waits for the end of the lease, which may move meanwhile.
+    /// Waits for the end of the lease. [`Renewal`] may move the end meanwhile.
     pub async fn end(&mut self) {
         loop {
             let remaining = self.end.borrow_and_update().saturating_sub((self.clock)());
@@ -74,7 +75,7 @@ impl Lease {
 }
 
 impl Renewal {
-    /// Extends the lease, unless it has ended: an ended lease stays ended.
+    /// Extends the lease to a later `end`. Does nothing after the end of the lease: another controller may lead since.
     pub fn extend(&self, end: Duration) {
         self.end.send_if_modified(|current_end| {
             let extends = (self.clock)() < *current_end && *current_end < end;

@@ -27,14 +27,14 @@ use super::view::Position;
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 /// Maximum number of connections of one listener, if the system allows as many.
 const CONNECTIONS: usize = 1 << 15;
-/// Limits of the gRPC servers: concurrent calls of a connection, time for an answer, and keep-alive.
+/// Limits of the gRPC servers: concurrent calls of a connection, time until an answer begins, and keep-alive.
 const LIMITS: GrpcLimits =
     GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: KEEP_ALIVE };
 /// Maximum size of a request in bytes.
 const REQUEST_MAX: usize = 256 << 10;
-/// Keep-alive of nodes: interval of pings, and timeout of their answers.
+/// Keep-alive of clients, mostly nodes: interval of pings, and timeout of their answers.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
-/// Maximum number of waiting commands.
+/// Size of the queue of requests from the service to the desk. Further calls wait for room.
 const WAITING_MAX: usize = 64;
 /// Timeout for open calls when the controller ends.
 const END_MAX: Duration = Duration::from_secs(2);
@@ -169,8 +169,9 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Returns the slots of one listener: its limits on connections. Half of the descriptors stay free for the
-/// second listener, the store and files. One source may have a quarter of the slots without a request.
+/// Returns the slots of one listener: its limits on connections. The slots are half of the descriptors, but at least
+/// 16. The second half is for the second listener, the store and files. One source may have a quarter of the slots
+/// without a request.
 fn connection_slots() -> Arc<ConnectionSlots> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
@@ -217,7 +218,7 @@ impl Parts {
     }
 }
 
-/// Serves until `stopped` is set. Open calls then have [`END_MAX`] to end.
+/// Serves at the Unix socket and TCP until `stopped` is set. Open calls then have [`END_MAX`] to end.
 async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen } = listeners;
     let add_services = |server| services(server, service.clone());

@@ -67,21 +67,22 @@ type Followers = BTreeMap<NodeId, Follower>;
 pub struct Service {
     /// Id of the controller.
     id: u16,
-    /// Queue of the desk's requests.
+    /// Queue of requests to the desk.
     requests: mpsc::Sender<CommandRequest>,
     /// Role of this controller: standby, or leader with the current fabric.
     role: RoleReader,
     /// Nodes with an open session.
     followers: Arc<Mutex<Followers>>,
-    /// Spines that have followed this process. Only these may be marked as down: a spine that has not connected yet
-    /// after the controller's start may be alive.
+    /// Spines that have followed this process. The service marks only these as down by itself: a spine that has not
+    /// connected yet after the controller's start may be alive.
     seen_spines: Arc<Mutex<BTreeSet<u16>>>,
     /// Cache of the pools that differ between two versions. Most nodes need the same pair at the same time.
     changed: Arc<Mutex<PoolDelta>>,
-    /// True after a restore by an operator: nodes with a newer version than the store accept the store's
-    /// state.
+    /// True after a restore of the store by an operator: the service then accepts nodes that are ahead of it, and
+    /// raises the store's version above theirs.
     restores: bool,
-    /// Newest version among the nodes that are ahead of the store, with its node. The service refuses such nodes.
+    /// Newest version among the nodes that are ahead of the store, with its node. The service refuses such nodes. It
+    /// also refuses commands while this version is above the store's.
     newest: Arc<Mutex<Option<(u64, NodeId)>>>,
 }
 
@@ -152,7 +153,7 @@ impl Service {
             return Some(convert::message(term, fabric.version, true, &all));
         };
         let delta = fabric.delta_of_pools(&old, node, view, &self.changed(term, &old, fabric));
-        // Only few changes need the whole view.
+        // Spines, agents, and leaves whose rack has changed need a comparison of whole views.
         let delta = delta.unwrap_or_else(|| Delta::between(view, &fabric.view(node)));
         // A node that was removed from the fabric gets the version, even if its view was empty.
         if delta.is_empty() && fabric.has(node) {
@@ -274,7 +275,8 @@ impl Service {
         }
     }
 
-    /// Sends a node its desired state and handles its messages, until the connection or the lead ends.
+    /// Sends a node its desired state and handles its messages. Returns at the end of the connection or the lead, after
+    /// the node's removal from the fabric, or after the start of a later session.
     async fn serve(
         &self,
         (node, session): (NodeId, u64),
@@ -369,7 +371,7 @@ impl Service {
                 "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is mended, \
                  `wedjat ctl restore-spine {id}`"
             ),
-            Err(AskError::Version { .. }) => {} // the leaves report it again
+            Err(AskError::Version { .. }) => {} // the next report checks the new version
             Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
         }
     }
@@ -517,7 +519,8 @@ impl Calls for Service {
         Ok(Response::new(Box::pin(replies)))
     }
 
-    /// Executes an operator's command. Returns the fabric's version after it, the changed pool, and notes.
+    /// Executes an operator's command. Returns the fabric's version after it, the id of the pool that it created or
+    /// changed, if any, and notes.
     async fn command(
         &self,
         request: Request<proto::CommandRequest>,

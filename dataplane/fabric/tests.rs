@@ -13,7 +13,7 @@ use wedjat_desired::state::Delta;
 
 use super::*;
 
-/// Returns the fabric after the commands, which begin with an empty one.
+/// Applies the commands to an empty fabric, and returns the result.
 fn build(commands: &[&str]) -> Fabric {
     let mut fabric = Fabric::default();
     for text in commands {
@@ -88,8 +88,8 @@ fn pool_gets_workers_and_spines_by_strategy() {
 #[test]
 fn spine_is_down_after_all_heartbeats_end() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
-    // Pool 7 links leaves 1 and 2 to spine 1, and leaves 3 and 4 to spine 2. The second argument selects the
-    // following nodes, and the third one the leaves that report the spine as silent.
+    // Pool 7 links leaves 1 and 2 to spine 1, and leaves 3 and 4 to spine 2. The second argument selects the nodes with
+    // a connection to the controller, and the third one the leaves that report the spine as silent.
     let all = |_: NodeId| true;
     let all_but = |lost: &'static [NodeId]| move |node: NodeId| !lost.contains(&node);
     let (first, second) = (NodeId::Spine(1), NodeId::Spine(2));
@@ -264,7 +264,7 @@ fn any_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns all nodes that the commands of [`any_command`] can create, and some that they cannot.
+/// Returns all nodes that the commands of [`any_command`] can create. A registration can add servers 9 to 11.
 fn nodes() -> Vec<NodeId> {
     let ids = (0..4).flat_map(|id| [NodeId::Spine(id), NodeId::Leaf(id)]);
     ids.chain((1..12).map(|ip| NodeId::Agent([10, 3, 0, ip].into()))).collect()
@@ -291,7 +291,8 @@ proptest! {
             read.iter().for_each(|event| stored.apply(event));
             stored.version = next.version;
             prop_assert_eq!(&stored, &next);
-            // A third of the nodes receives each version, a third each second one, and a third each third one.
+            // A third of the nodes receives the version of each round, a third that of each second round, and a third
+            // that of each third round. A round with a refused command has none.
             for (index, (node, view, received)) in views.iter_mut().enumerate() {
                 if (round + index) % (1 + index % 3) == 0 {
                     let now = next.view(*node);

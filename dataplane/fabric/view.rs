@@ -36,8 +36,8 @@ impl fmt::Display for NodeId {
 }
 
 /// Position of a fabric in its history. The store holds a version durably before any node receives it, so a later term
-/// never begins with an earlier version. Therefore versions order fabrics, and terms order equal versions. The derived
-/// order relies on the order of the fields.
+/// never begins with an earlier version. Therefore versions order fabrics, and terms order equal versions. A node
+/// refuses a position before its own. The derived order relies on the order of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Version of the fabric.
@@ -57,7 +57,8 @@ impl fmt::Display for Position {
 pub struct PoolView {
     /// Settings of the pool.
     pub settings: PoolSettings,
-    /// For a leaf: id and address of the spine that this rack of the pool is linked to. `None` at other nodes.
+    /// For a leaf: id and address of the spine that this rack of the pool is linked to. `None` for a pool without
+    /// spines, and at other nodes.
     pub spine: Option<(u16, IpAddr)>,
 }
 
@@ -67,7 +68,7 @@ pub struct PoolView {
 pub type View = Desired<PoolView>;
 
 impl Fabric {
-    /// Returns true if the fabric has this node.
+    /// Returns true if the fabric has this node. The controller refuses to serve other nodes.
     #[must_use]
     pub fn has(&self, node: NodeId) -> bool {
         match node {
@@ -116,7 +117,7 @@ impl Fabric {
     /// Returns the delta from `old_view`, the leaf's view of the fabric `before`, to its view of this fabric. Compares
     /// only the pools `changed`, the result of [`Self::changed_pools`]. Most changes are of pools, so this spares the
     /// controller the whole views of many leaves. Removed pools need no entry: the removal of a pool with workers in
-    /// the rack changes the rack.
+    /// the rack changes the rack, and the view never has other pools.
     ///
     /// `None`: the caller must compare the whole views. That is so for spines and agents, for a leaf that is not in
     /// both fabrics, and after a change of the rack or of the spines.
@@ -150,8 +151,8 @@ impl Fabric {
         Some(PoolView { settings: entry.settings.clone(), spine })
     }
 
-    /// Returns the view of the rack of leaf `id`, with the workers of the servers that `is_wanted` accepts. Omits
-    /// workers without a pool, and servers and pools without such workers.
+    /// Returns the view of the rack of leaf `id`, restricted to the workers of a pool on the servers that `is_wanted`
+    /// accepts. Omits servers and pools that have none of these workers.
     fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(IpAddr) -> bool) -> View {
         let (mut view, mut last_server) = (View::default(), None);
         for (&worker, state) in leaf.workers.iter().filter(|(_, state)| is_wanted(state.server)) {

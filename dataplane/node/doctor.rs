@@ -5,8 +5,9 @@
 //! memory that it shares with them. A batch job is background work on the workers' CPUs, held in a cgroup.
 //!
 //! The checks of the machine read files below [`Request::root`] and start nothing. So tests can use made-up machines,
-//! and users can run the checks beside a running leaf. Two checks do more for a moment: one writes a file beside the
-//! state file, and one listens at the TCP addresses. [`probe`] opens the ports, so their node must not run.
+//! and users can run the checks beside a running leaf. Some checks do more for a moment: they write a file beside the
+//! state file, listen at the TCP addresses, connect to sockets, or observe a running agent. [`probe`] opens the ports,
+//! so their node must not run.
 
 #[cfg_attr(not(feature = "dpdk"), path = "doctor/no_ports.rs")]
 mod ports;
@@ -32,7 +33,7 @@ use wedjat_desired::config::{ControlConfig, NodeConfig};
 
 pub use ports::probe;
 
-/// Planned start of a node.
+/// Input of the checks: the planned start of a node.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `/`, or the folder of a made-up machine.
@@ -90,7 +91,7 @@ impl Default for Request {
 pub enum Status {
     /// No problem.
     Ok,
-    /// A start works, but is slower or less predictable than possible.
+    /// A start may work, but with a drawback, such as slower cores or a wait for a peer.
     Warn,
     /// A start would fail.
     Fail,
@@ -115,7 +116,7 @@ pub struct Finding {
     pub status: Status,
     /// Observed condition.
     pub found: String,
-    /// Remedy; empty if there is no problem, or if `found` names the remedy.
+    /// Remedy; empty if there is no problem or no known remedy, or if `found` names it.
     pub fix: String,
 }
 
@@ -141,7 +142,8 @@ impl Finding {
     }
 }
 
-/// Runs all checks of a planned start. Returns their findings in the order in which [`render`] prints them.
+/// Runs all checks of a planned start, except [`probe`]. Returns their findings in the order in which [`render`] prints
+/// them.
 pub fn run(request: &Request) -> Vec<Finding> {
     let machine = Machine { root: &request.root };
     let devices: Vec<Device> =
@@ -252,7 +254,7 @@ struct Device {
 }
 
 impl Device {
-    /// Creates a device. Arguments in the configuration precede those of EAL.
+    /// Creates a device. Ignores EAL's arguments for it if the configuration has arguments.
     fn new(device: &str, eal: &[String]) -> Self {
         let name = vdev::name(device);
         // EAL accepts `--vdev=DEVICE`, and `--vdev DEVICE` as two words.
@@ -269,7 +271,7 @@ impl Device {
         }
     }
 
-    /// Returns true for a PCI address.
+    /// Returns true for a PCI address, the only name without a driver.
     fn is_pci(&self) -> bool {
         self.driver.is_none()
     }
@@ -290,7 +292,8 @@ impl Device {
     }
 }
 
-/// Adds the domain 0 to a PCI address without one: `03:00.0`. Returns other names unchanged.
+/// Adds the domain 0 to a PCI address without one, such as `03:00.0`, since sysfs names devices with it. Returns other
+/// names unchanged.
 fn full_address(name: &str) -> String {
     let lacks_domain = vdev::is_pci_address(name) && name.matches(':').count() == 1;
     if lacks_domain { format!("0000:{name}") } else { name.to_owned() }
@@ -329,7 +332,8 @@ fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
     }
 }
 
-/// Reports the user, and checks the capabilities that the drivers need. With NICs, also checks locked memory and VFIO.
+/// Reports the user, and checks the capabilities that the drivers need. With NICs, also checks locked memory, and VFIO
+/// if one of them needs it.
 fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     // Numbers of capabilities (capabilities(7)).
     const NET_ADMIN: u32 = 12;
@@ -399,7 +403,8 @@ fn vfio(machine: &Machine) -> Finding {
     Finding::fail("vfio", "this machine has no IOMMU, which vfio requires", fix)
 }
 
-/// Checks that this process may use the CPUs of the dispatchers, and that they are free of other load.
+/// Checks that this process may use the CPUs of the dispatchers, and that they are free of other load. Warns if no CPU
+/// remains for other processes.
 fn cores(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     let allowed = cpu_list(&machine.own_status("Cpus_allowed_list"));
     let listed = list(&allowed);
@@ -525,7 +530,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
 /// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
 const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
 
-/// Returns the kernel driver to which a NIC is bound.
+/// Returns the kernel driver to which a NIC is bound; `None` if there is none.
 fn bound_driver(machine: &Machine, device: &Device) -> Option<String> {
     let link = machine.path(&format!("sys/bus/pci/devices/{}/driver", device.name));
     let driver = fs::read_link(link).ok()?;
@@ -665,7 +670,8 @@ fn numa(machine: &Machine, device: &Device, dispatchers: &[usize]) -> Option<Fin
     })
 }
 
-/// Checks the state file's path. Writes a file of 1 MiB beside it to test rights and space.
+/// Checks that a node can create its state file: no running node and no foreign file has the path. Writes a file of
+/// 1 MiB beside it to test rights and space.
 fn state(path: &Path, group: Option<u32>) -> Finding {
     if let Err(error) = table::check_free(path) {
         return Finding::fail("state file", error.to_string(), "");
@@ -688,7 +694,7 @@ fn state(path: &Path, group: Option<u32>) -> Finding {
     }
 }
 
-/// Checks that an agent can create its workers' region at this path.
+/// Checks that no running agent and no foreign file has the path of the workers' region. Creates nothing.
 fn workers(path: &Path) -> Finding {
     match region::check_free(path) {
         Ok(()) => Finding::ok("worker region", format!("{} is free", path.display())),
@@ -720,7 +726,8 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
 }
 
 /// Checks that the cgroups can hold batch jobs like this one: mounted, writable, and with the controllers that its
-/// policy needs. A policy decides the share of CPU time of the job. Policy `idle` needs no controller.
+/// policy needs. A policy decides the share of CPU time of the job. Policy `idle` needs no controller. Warns about the
+/// normal scheduling class, and about other missing controllers.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
     let hierarchies = Hierarchies::below(machine.root, FolderFunctions::REAL);

@@ -17,7 +17,8 @@ use wedjat::control::{Change, Control, Cores, LEAVING_NS, Membership};
 use wedjat::state::Table;
 use wedjat::state::table::Snapshot;
 
-/// Policy and workers of each pool, by id. Each worker stands at its index, with its server.
+/// Policy and workers of each pool, by pool id. The key of a worker is its index in the pool, the value its id and its
+/// server's address.
 type NamedPools = BTreeMap<u16, (String, BTreeMap<u16, (u16, IpAddr)>)>;
 
 /// A control, and the state file of its node.
@@ -86,7 +87,7 @@ impl<C: Cores> ChangeRig<C> {
         self.indices = now;
     }
 
-    /// Checks that no task is at a worker, and that all snapshots show the expected state.
+    /// Checks that no worker has an unanswered task, and that all snapshots show the expected state of their epochs.
     pub fn assert_shown(&mut self) {
         for member in self.look().pools.iter().flat_map(|pool| &pool.members) {
             assert_eq!(member.outstanding, 0, "{member:?}");
@@ -98,20 +99,20 @@ impl<C: Cores> ChangeRig<C> {
     }
 }
 
-/// A node under traffic, with a control driven by a test. Each kind of node (leaf, agent, leaf with an agent)
-/// implements it.
+/// A node under traffic, with a control driven by a test. The tests of each kind of node (leaf, agent, leaf with an
+/// agent) implement it.
 pub trait TrafficRig {
     /// Cores behind the control.
     type Cores: Cores;
 
-    /// Rounds of [`TrafficRig::settle`] after which each further round advances the time by a step of its own. The node
-    /// writes off lost tasks only after seconds of its time.
+    /// Rounds of [`TrafficRig::settle`] after which each further round also skips [`LEAVING_NS`] / 100. The control
+    /// frees the place of a leaving worker with lost tasks only after [`LEAVING_NS`].
     const ROUNDS_BEFORE_JUMPS: usize;
 
     /// Returns the rig of its control.
     fn changing(&mut self) -> &mut ChangeRig<Self::Cores>;
 
-    /// Returns the time of its next poll, in ns.
+    /// Returns its emulated time in ns. Each poll first advances it.
     fn now(&mut self) -> &mut u64;
 
     /// Polls `count` times. Workers serve tasks in between.
@@ -127,7 +128,7 @@ pub trait TrafficRig {
         self.changing().refused(text)
     }
 
-    /// Tries a change that may be invalid. Returns true if it was made.
+    /// Tries a change, which must parse but may be refused. Returns true if it was made.
     fn try_change(&mut self, text: &str) -> bool {
         let change: Change = text.parse().unwrap();
         let is_made = self.changing().control.apply(&change).is_ok();
@@ -142,11 +143,10 @@ pub trait TrafficRig {
         self.changing().expect();
     }
 
-    /// Polls node and control until the cores have applied every change and no member is leaving. Panics after
-    /// 1000 rounds.
+    /// Polls node and control until the cores have applied every change and no pool, server or worker is leaving.
+    /// Panics after 1000 rounds.
     fn settle(&mut self) {
         for round in 0..1000 {
-            // LEAVING_NS is the longest time that a departing member keeps its place.
             *self.now() += if round > Self::ROUNDS_BEFORE_JUMPS { LEAVING_NS / 100 } else { 0 };
             self.polls(20);
             self.poll_control();
@@ -194,7 +194,7 @@ pub trait TrafficRig {
 
 /// Returns a random change, valid or invalid, of pools 7 to 9 and of an agent's workers. Pool 7 is never removed.
 /// The workers' ids are `first` and the next 17. A change of a pool begins with one of the prefixes `whose`: empty for
-/// a pool of the node itself, or a word that names the agent on its core.
+/// a pool of the node itself, or `agent ` for a pool of the agent on its core.
 pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -> String {
     // Returns a number from 0 to `bound` - 1.
     let mut pick = |bound: u16| rng.random_range(0..bound);

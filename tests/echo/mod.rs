@@ -4,8 +4,8 @@ use wedjat::worker::{Detached, Worker};
 
 use super::timeouts::TIMEOUT;
 
-/// Answers each task with its own payload until the agent ends. Returns the reason of the end, or `None` if no task
-/// came for [`TIMEOUT`].
+/// Answers each task with its own payload until the worker is detached, for example at the agent's end. Returns the
+/// reason. Returns `None` if no task came for [`TIMEOUT`].
 pub fn echo(worker: &mut Worker) -> Option<Detached> {
     loop {
         match worker.recv(TIMEOUT) {

@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use wedjat::embed::RewriteV6;
 use wedjat::wire::{ipv6, ndp};
 
-/// Addresses of the leaf's ports.
+/// Addresses of the leaf's ports, the one to clients first.
 const LEAF: [u128; 2] = [address(1, 1), address(2, 1)];
 const V6_CLIENT: u128 = address(1, 2);
 /// Addresses of the servers: workers 10 to 13, and 14 to 17.
@@ -48,7 +48,7 @@ fn context_v6(policy: &str) -> Context {
     Scheduler::from_toml(&text_v6(policy), &options).unwrap().context(0).unwrap()
 }
 
-/// Returns a frame with this header and nine zero bytes of data.
+/// Returns a frame of this flow: a task header, then nine zero bytes as the data of the task or the reply.
 fn frame_v6(flow: &udp::Flow<u128>, header: &Header) -> Vec<u8> {
     let len = header.len() + 9;
     let mut frame = vec![0; udp::PAYLOAD_V6 + len];
@@ -76,7 +76,8 @@ fn reply_v6(worker: u16, qlen: u16) -> Vec<u8> {
     reply_of(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
 }
 
-/// Returns a reply from the server of the worker in the header.
+/// Returns the reply with this header to the client. The source address is that of the worker's server; the source MAC
+/// address is always the first server's.
 fn reply_of(header: Header) -> Vec<u8> {
     let flow = udp::Flow {
         src_mac: SERVER_MAC,
@@ -124,8 +125,8 @@ fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     (port, damaged(dice, packet))
 }
 
-/// Returns `count` random bursts with their ports, like [`bursts`]. Two bursts before them make the leaf and the
-/// second server known to each other's side.
+/// Returns `count` random bursts with their ports, like [`bursts`]. Two bursts come before them: the client's
+/// solicitation and the second server's answer. The leaf learns both MAC addresses from them.
 fn bursts_v6(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
     let first = vec![(0, vec![who_is_v6(LEAF[0])]), (1, vec![second_server_answer()])];
     bursts_of(first, seed, count, any_packet_v6)

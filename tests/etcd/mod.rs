@@ -1,5 +1,5 @@
-//! etcd for tests, as processes of this machine, and a proxy that delays a controller's requests to it. Controllers
-//! store the desired state of a fabric in etcd, and compete for the lead with its leases.
+//! etcd for tests, as processes of this machine, and a proxy that injects faults into a controller's requests to it.
+//! Controllers store the desired state of a fabric in etcd, and compete for the lead with its leases.
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::timeouts::wait_until;
 
-/// A process that ends with the test.
+/// A member of etcd or a controller, killed on drop so that it ends with the test.
 pub struct Process(pub Child);
 
 impl Process {
@@ -22,7 +22,7 @@ impl Process {
         assert!(status.success());
     }
 
-    /// Returns true if a signal has stopped all threads.
+    /// Returns true if a signal has stopped all threads. They stop some time after [`Process::signal`] returns.
     pub fn is_stopped(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         threads.flatten().all(|thread| {
@@ -39,7 +39,7 @@ impl Drop for Process {
     }
 }
 
-/// etcd with some members.
+/// Cluster of etcd, with members on free ports of this machine.
 pub struct Etcd {
     /// Folder of the members' data.
     pub folder: tempfile::TempDir,
@@ -51,7 +51,7 @@ pub struct Etcd {
     more: Vec<&'static str>,
 }
 
-/// Returns a TCP port that is free now. Another process may still take it.
+/// Returns a TCP port that is free now. Another process may still take it, and another call may return it again.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -77,7 +77,8 @@ impl Etcd {
         Some(etcd)
     }
 
-    /// Starts the member with index `at`. A killed member continues with its data.
+    /// Starts the member with index `at`. The caller stores the process in `members`. A killed member continues with
+    /// its data.
     pub fn spawn(&self, at: usize) -> Process {
         let (client, peer) = self.ports[at];
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -133,7 +134,8 @@ impl Etcd {
         })
     }
 
-    /// Sends an HTTP request to a member. Returns the response; `None` if the member does not answer.
+    /// Sends an HTTP request to a member. Returns the response; `None` if the connection fails. Has no timeout: a
+    /// member stopped by a signal blocks the call.
     fn http(&self, at: usize, request: &str, body: &str) -> Option<String> {
         let address = format!("127.0.0.1:{}", self.ports[at].0);
         let mut stream = TcpStream::connect(&address).ok()?;

@@ -137,7 +137,7 @@ impl Proxy {
         self.state.0.lock().unwrap()
     }
 
-    /// Blocks both directions, or unblocks them.
+    /// Blocks both directions of all connections, or unblocks them. The connections stay open.
     pub fn cut(&self, is_cut: bool) {
         self.state().is_cut = is_cut;
         self.state.1.notify_all();
@@ -148,7 +148,7 @@ impl Proxy {
         self.state().rule = Some((text.as_bytes().to_vec(), action));
     }
 
-    /// Returns true if a request has matched the rule.
+    /// Returns true if any request since the start has matched a rule.
     pub fn has_caught(&self) -> bool {
         self.state().caught.is_some()
     }
@@ -219,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// Blocks while the proxy is cut, for longer than any test waits.
+    /// Blocks while the proxy is cut. The time limit is longer than any test waits.
     fn wait_while_cut(&self) {
         let state = self.shared.0.lock().unwrap();
         let limit = TIMEOUT + Duration::from_secs(60);
@@ -254,7 +254,8 @@ impl Connection {
     }
 
     /// Returns true if the proxy must forward this frame of etcd. It forwards none after a request of the connection
-    /// has matched the rule. An answer to that request is recorded, and replaced according to the request's fate.
+    /// has matched the rule. An answer to that request is recorded. According to the request's fate, the proxy then
+    /// replaces the answer or ends the connection.
     fn takes_answer(&mut self, frame: &[u8]) -> bool {
         let Some((stream, action)) = *self.caught.lock().unwrap() else { return true };
         if frame[3] == HEADERS && stream_of(frame) == stream {

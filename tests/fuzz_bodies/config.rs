@@ -1,5 +1,5 @@
-//! Fuzz body: arbitrary bytes as the text of a configuration. The parser either rejects it with reasons that help a
-//! person, or returns a configuration from which a node's tables can be built.
+//! Fuzz body: arbitrary bytes as the text of a leaf's or spine's configuration. The parser either rejects it with
+//! reasons that help a person, or returns a configuration from which a node's tables can be built.
 
 use std::collections::BTreeSet;
 use std::path::Path;

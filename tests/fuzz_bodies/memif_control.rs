@@ -23,11 +23,11 @@ struct ClientMemory {
     rings: Vec<(u16, u16, usize, u64, u8)>,
 }
 
-/// Runs one input. Returns true if a client was accepted.
+/// Runs one input. Returns true if the server's parser accepted the client.
 ///
 /// An input is a script. For each message, the first byte selects its kind (bits 0 to 3) and its file descriptor
-/// (bits 4 to 6). The second byte is the number of changes to the message, each of two bytes: position and value. The
-/// last byte is the size of the descriptor's memory.
+/// (bits 4 to 6); bit 7 makes an init message invalid. The second byte is the number of changes to the message, each of
+/// two bytes: position and value. The last byte is the log2 of the size of the descriptor's memory.
 pub fn run(input: &[u8]) -> bool {
     let mut bytes = input.iter().copied();
     let (mut client, mut server) = (ClientMessages::default(), ServerMessages::new(RINGS));
@@ -112,7 +112,8 @@ impl ClientMemory {
     }
 
     /// Checks that every region lies within its memory, which keeps its size, and every ring within its region. A
-    /// ring has 128 bytes and 16 per descriptor, and at most 2^14 descriptors.
+    /// ring has a header of at least 128 bytes and at most 2^14 descriptors of 16 bytes. Otherwise an access of the
+    /// server could leave the mapped memory.
     fn assert_safe(&self) {
         assert!(self.regions.len() <= usize::from(REGIONS_MAX));
         for (bytes, memory) in &self.regions {

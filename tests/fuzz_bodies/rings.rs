@@ -62,13 +62,13 @@ pub fn run(input: &[u8]) -> u64 {
             0 => memory[position % memory.len()].store(value, Relaxed),
             // Small values are plausible counts and lengths.
             1 => memory[position % memory.len()].store(value % 64, Relaxed),
-            // A worker claims the channel, in place of the previous one.
+            // A worker claims the channel. The claim fails while another worker has the channel.
             2 => {
                 if let Some(worker_end) = region.claim(index).ok().flatten() {
                     ends.replace(Some(worker_end));
                 }
             }
-            // The worker goes away without notice.
+            // The worker leaves the channel in order, even with tasks that it has not completed.
             3 => ends.replace(None),
             4 => ends.grant(value % 2 == 1),
             5 => ends.give(value),
@@ -85,7 +85,7 @@ pub fn run(input: &[u8]) -> u64 {
 }
 
 impl Ends {
-    /// Replaces the worker, or removes it. Forgets the tasks that the previous one had taken.
+    /// Sets or removes the worker. A removed worker leaves the channel. Forgets the tasks that it had taken.
     fn replace(&mut self, worker: Option<WorkerEnd>) {
         (self.worker, self.taken_max) = (worker, 1);
         self.taken.clear();
@@ -99,7 +99,8 @@ impl Ends {
             self.give_up();
             self.channel.sender_mut().grant(claim);
         }
-        // `taken_max` is still 1: the worker has not changed to any order yet, which it may do once.
+        // A `taken_max` of 1 means that the worker completes tasks in order. After a change to any order it must not
+        // start again.
         if let Some(worker_end) = &mut self.worker
             && worker_end.receiver().is_granted()
             && self.taken.is_empty()
@@ -115,20 +116,20 @@ impl Ends {
 
     /// Revokes the worker's grant. Its tasks are lost.
     fn give_up(&mut self) {
-        // Range of the numbers of the lost tasks.
+        // The range has one element per lost task.
         let lost = self.channel.sender_mut().revoke();
         self.ended += lost.end - lost.start;
     }
 
-    /// Sends a task, if the worker's ring has room. The task's number and payload depend on `value`.
+    /// Sends a task, if a worker has the grant and its ring has room. The task's number and payload depend on `value`.
     fn give(&mut self, value: u64) {
         let ids = TaskIds { app: 1, seq: value as u32, class: 0 };
         let payload = &value.to_le_bytes().repeat(2)[..value as usize % (PAYLOAD + 1)];
         self.given += u64::from(self.channel.send(ids, payload));
     }
 
-    /// Lets the worker take its next task, if there is one and the worker has room. Then it answers one of its tasks,
-    /// or gives it up.
+    /// Lets the worker take its next task, if there is one and the worker has room. Then the worker answers one of its
+    /// tasks, or completes it without a reply.
     fn work(&mut self, value: u64) {
         let Some(worker_end) = &self.worker else { return };
         if self.taken.len() < self.taken_max {
@@ -151,7 +152,7 @@ impl Ends {
         }
     }
 
-    /// Collects completed tasks and reads their replies. Revokes the grant if the worker's counts are impossible.
+    /// Collects completed tasks and reads their replies. Revokes the grant if the worker's count or list is impossible.
     /// Returns the number of answered tasks.
     fn collect(&mut self) -> u64 {
         let Ok(done) = self.channel.collect() else {
@@ -168,7 +169,7 @@ impl Ends {
                 answered += 1;
             }
         }
-        // Time worked since the last call. The worker's word for it may be arbitrary: the result does not matter.
+        // Time worked since the last call. The worker may have reported any value: only the call itself is tested.
         self.channel.sender_mut().worked_ns();
         answered
     }

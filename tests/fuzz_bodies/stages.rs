@@ -3,8 +3,8 @@
 //! has two ports and a few servers of IPv4, and the same of IPv6.
 //!
 //! An input is a script of bursts. Random bytes seldom have right checksums. Most packets therefore start as
-//! a task, a reply or an ARP packet with fields chosen by the input, or as one of IPv6 or neighbour
-//! discovery. The input may then damage a packet and may repair its checksums. Some packets carry a VLAN tag.
+//! a task, a reply, a server's message about a worker, an ARP packet, or a message of neighbour discovery, with fields
+//! chosen by the input. The input may then damage a packet and may repair its checksums. Some packets carry a VLAN tag.
 //! It is removed as by a port of that VLAN, or stays. A second implementation, written after the standard,
 //! computes the checksums here.
 //!
@@ -173,8 +173,9 @@ impl<'a> Script<'a> {
         (if is_v6 { 2 + side } else { side }, Frame(frame))
     }
 
-    /// Returns a frame with a VLAN tag, as the stages get it from a port in that VLAN (without the tag), or from a port
-    /// without VLAN (with the tag). Checks the functions that write and remove the tag.
+    /// Adds a VLAN tag to a frame, and may remove it again by [`untag`]. The stages get the frame as from a port in a
+    /// VLAN (without the tag), or from a port without VLAN (with the tag). Checks the functions that write and remove
+    /// the tag.
     fn tagged(&mut self) -> Vec<u8> {
         let inner = match self.byte() % 4 {
             0 => self.raw(),
@@ -388,7 +389,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Returns a tagged frame as a port in the VLAN [`VLAN`] passes it on: without the tag if the VLANs are equal.
+/// Removes the tag of a frame in the VLAN [`VLAN`], like a port in that VLAN. Returns any other frame unchanged; such a
+/// port would drop it.
 fn untag(mut frame: Vec<u8>) -> Vec<u8> {
     let expected = [&frame[..12], &frame[16..]].concat();
     if vlan::id(&frame) != Some(VLAN) {
@@ -682,7 +684,7 @@ impl Rig {
                 Verdict::Answer if port.is_multiple_of(2) => assert_refused(before, &frame.0),
                 Verdict::Answer => assert_acknowledged(before, &frame.0),
                 Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
-                // Keep-alive, queue report or completion report.
+                // Keep-alive, load report or completion report.
                 Verdict::Consumed => assert_own_worker(before, &[11, 18, 25]),
             }
         }
@@ -709,7 +711,7 @@ impl Rig {
 impl Rig {
     /// Offers the queued tasks of each pool to the scheduler, until one must keep waiting.
     fn release(&mut self) {
-        // A real core offers tasks only while this flag is set. The return value is not used here.
+        // Clears the flag. A real core offers tasks when it is set, and periodically; the rig does so after each burst.
         self.stages.take_freed();
         for (pool, queue) in self.queues.iter_mut().enumerate() {
             while let Some((port, frame)) = queue.front_mut() {
@@ -734,7 +736,7 @@ impl Rig {
 }
 
 /// Checks a refused task (code 17): unchanged except for swapped addresses and the header's fields about the
-/// refusal. Its source becomes the destination, and its queue length the limit.
+/// refusal. The header's source becomes its destination, and its queue length is that of the full queue.
 fn assert_refused(before: &[u8], after: &[u8]) {
     let (before, after) = turned(before, after);
     // Code, and the flag of an extended header.
@@ -810,7 +812,7 @@ fn assert_forwarded(before: &[u8], after: &[u8], port: usize) {
         assert_eq!(destination, server(chosen.1), "to the server of the worker chosen");
         assert_eq!(word(after, payload + 1), POOLS[chosen.2], "which serves the task's pool");
         assert_eq!(source, addresses(before).0, "from the client");
-        // Queue length: the estimated idle flag of the worker.
+        // Queue length of a task: 1 if the policy chose the worker from the idle list, otherwise 0.
         assert!(word(after, payload + 7) <= 1);
         assert_eq!(after[payload..payload + 5], before[payload..payload + 5]);
         assert_eq!(after[payload + 9..], before[payload + 9..]);
@@ -847,7 +849,8 @@ fn assert_neighbour_answer(before: &[u8], after: &[u8], port: usize) {
 }
 
 /// Runs one input: first a byte for the policy, then bursts. A burst begins with a byte for the pause (in units of 16
-/// ticks) and one for the number of packets. Returns the numbers of packets to workers and to clients, by family.
+/// ticks) and one for the number of packets. The pause precedes the packets of each port.
+/// Returns the numbers of packets to workers and to clients, by family, which show that inputs pass all stages.
 pub fn run(input: &[u8]) -> [(u64, u64); 2] {
     let mut script = Script(input);
     let mut rig = rig(usize::from(script.byte()) % POLICIES.len());

@@ -21,7 +21,7 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
         None => Some(DropReason::TaskShort),
         Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
         // Packets of a task are never authenticated. The masks leave out the flags extended and more; the first also
-        // the bit 16, so that it covers the codes 0 and 16. The second covers the code 23 (0x17).
+        // the bit 16, so that it covers the codes 0 and 16. The second covers the code 23 (0x17), a forwarded task.
         Some(kind) if kind & 0x4F == 0x40 || kind & 0x5F == 0x57 => {
             Some(DropReason::TaskReservedBit)
         }

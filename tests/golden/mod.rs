@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Panics if `text` differs from the file `name`, and shows the first line that differs.
+/// Panics if `text` differs from the file `name`. Shows the first line that differs, or the lengths if all common lines
+/// are equal.
 pub fn assert_golden(name: &str, text: &str) {
     // The test's crate may lie in a folder of the project. Searches that folder and those above it.
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();

@@ -91,7 +91,7 @@ pub struct Context {
     pub(super) node: Node<u32>,
     /// Places in use and free ones.
     pub(super) places: HeldPlaces,
-    /// True from [`Context::abandon`] until [`Context::release`] has dropped all held packets.
+    /// True from [`Context::abandon`] to the end of the drops by [`Context::release`].
     pub(super) is_abandoned: bool,
 }
 
@@ -384,7 +384,7 @@ impl Context {
         Some(Question { port: question.port, len })
     }
 
-    /// Returns the maximum length of questions: [`QUESTION_LEN`], or that of ARP if no port has an IPv6 address.
+    /// Returns the maximum length of questions: [`QUESTION_LEN`], or that of ARP without IPv6 addresses.
     #[must_use]
     pub fn question_len(&self) -> usize {
         let has_v6 = self.node.stages.network().ports().iter().any(|port| port.v6.is_some());
@@ -412,7 +412,7 @@ impl Context {
     }
 
     /// Allows or forbids this core to send tasks to a worker. The worker's own reports do not change that. An
-    /// allowed worker that is silent gets tasks only after its next report.
+    /// allowed silent worker gets tasks only after its next report.
     ///
     /// # Errors
     /// If the worker does not exist.

@@ -158,7 +158,7 @@ pub struct WorkerState {
     pub is_drained: bool,
     /// True if it gets no new tasks, and leaves once it has answered its tasks.
     pub is_leaving: bool,
-    /// Tasks in its last report to the core that received the most reports.
+    /// Tasks in its last report to the core with the most reports.
     pub load: f64,
     /// Tasks sent to it since that report, by all cores.
     pub drift: f64,

@@ -81,7 +81,7 @@ impl PacketStore<QueuedTask> for PickerStore {
 pub struct Picker {
     /// The node, with the waiting tasks.
     node: Node<QueuedTask>,
-    /// True from [`Picker::abandon`] until [`Picker::release`] has dropped all held tasks.
+    /// True from [`Picker::abandon`] to the end of the drops by [`Picker::release`].
     is_abandoned: bool,
 }
 
@@ -197,7 +197,7 @@ impl Picker {
     }
 
     /// Writes off tasks that a worker will not answer: they no longer count in its load, and other tasks may take their
-    /// places. Losses that the caller does not report are detected later by missing reports.
+    /// places. Missing reports reveal unreported losses later.
     ///
     /// # Errors
     /// If the worker does not exist.
@@ -218,7 +218,7 @@ impl Picker {
             self.node.stages.collect_picks();
         }
         let Some(released) = self.next_released(now) else {
-            // Nothing is left to do: exchanges loads with the node's other cores, if that is due.
+            // Nothing is left to do: exchanges due loads with the node's other cores.
             self.node.stages.exchange();
             return None;
         };

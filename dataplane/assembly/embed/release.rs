@@ -42,7 +42,7 @@ impl Context {
         }
         loop {
             let Some((place, verdict)) = self.next_released(now, held) else {
-                // Nothing is left to do: exchanges loads with the node's other cores, if that is due.
+                // Nothing is left to do: exchanges due loads with the node's other cores.
                 self.node.stages.exchange();
                 return None;
             };

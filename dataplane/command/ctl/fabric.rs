@@ -20,13 +20,13 @@ pub struct PoolArguments {
     #[arg(long)]
     pub workers: Option<usize>,
     /// In a fabric: spread workers over as many racks as possible [default]
-    #[arg(long, conflicts_with_all = ["pack", "by_size"])]
+    #[arg(long, requires = "workers", conflicts_with_all = ["pack", "by_size"])]
     pub spread: bool,
     /// In a fabric: put workers into as few racks as possible
-    #[arg(long, conflicts_with = "by_size")]
+    #[arg(long, requires = "workers", conflicts_with = "by_size")]
     pub pack: bool,
     /// In a fabric: take workers from each rack in proportion to its size
-    #[arg(long)]
+    #[arg(long, requires = "workers")]
     pub by_size: bool,
     /// In a fabric: number of spines that its racks are linked to [default: none]
     #[arg(long, requires = "workers")]
@@ -59,7 +59,7 @@ type Error = Box<dyn std::error::Error>;
 
 /// Returns the request of a command to a controller; `None` for a command to a node. A command that both accept goes to
 /// the controller if `is_named`: the user gave --controller. Without --controller, `add-server` goes there with --leaf,
-/// and `pool create` with --workers. Pool commands with --agent, except `resize`, are for nodes.
+/// and `pool create` with --workers. Pool commands with --agent are for nodes.
 pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
     let text = match command {
         Command::Topology => return Some(Ok(FabricRequest::Topology)),
@@ -79,13 +79,25 @@ pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequ
             let registers = with("registers", registers.then_some(true));
             format!("add-server ip={ip} leaf={leaf}{workers}{mac}{registers}{speed}")
         }
-        Command::Pool { command: PoolCommand::Resize { id, workers }, .. } => {
+        Command::Pool { command: PoolCommand::Resize { .. }, agent: true } => {
+            return Some(Err("--agent: only a fabric's pool can be resized; leave it out".into()));
+        }
+        Command::Pool { command: PoolCommand::Resize { id, workers }, agent: false } => {
             format!("resize-pool id={id} workers={workers}")
+        }
+        Command::Pool { command: PoolCommand::Create { fabric, .. }, agent: true }
+            if fabric.workers.is_some() =>
+        {
+            let error = "--workers: an agent's pool is created without workers; leave it out";
+            return Some(Err(error.into()));
         }
         Command::Pool { command: create @ PoolCommand::Create { fabric, .. }, agent: false }
             if is_named || fabric.workers.is_some() =>
         {
-            creation_text(create)
+            match creation_text(create) {
+                Ok(text) => text,
+                Err(error) => return Some(Err(error)),
+            }
         }
         _ if !is_named => return None,
         Command::RemoveServer { ip } => format!("remove-server ip={ip}"),
@@ -100,6 +112,9 @@ pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequ
             format!("set-queue pool={id} queue={queue}{overflow}")
         }
         Command::Show => return Some(Ok(FabricRequest::Topology)),
+        Command::AddServer { leaf: None, .. } => {
+            return Some(Err("a fabric's server needs --leaf and --workers".into()));
+        }
         _ => {
             let error =
                 "a controller has no such command; leave --controller out to send it to a node";
@@ -110,10 +125,19 @@ pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequ
 }
 
 /// Returns the text of a command that creates a pool, in the form that the controller parses.
-fn creation_text(command: &PoolCommand) -> String {
-    let PoolCommand::Create { id, fabric, policy, queue, overflow, .. } = command else {
-        return String::new(); // never: the caller matched a creation
+///
+/// # Errors
+/// If an option is for nodes only.
+fn creation_text(command: &PoolCommand) -> Result<String, Error> {
+    let PoolCommand::Create { id, fabric, policy, queue, overflow, shared_workers, key_file } =
+        command
+    else {
+        return Ok(String::new()); // never: the caller matched a creation
     };
+    if *shared_workers || key_file.is_some() {
+        let option = if *shared_workers { "--shared-workers" } else { "--key-file" };
+        return Err(format!("{option}: only a pool of a node has it; leave it out").into());
+    }
     let placement = match (fabric.pack, fabric.by_size) {
         (true, _) => "pack",
         (_, true) => "size",
@@ -128,7 +152,7 @@ fn creation_text(command: &PoolCommand) -> String {
     text.push_str(&with("address", fabric.address.as_ref()));
     text.push_str(&with("admits", fabric.admits));
     text.push_str(&with("spine-policy", fabric.spine_policy.as_ref()));
-    text + &with("agent-policy", fabric.agent_policy.as_ref())
+    Ok(text + &with("agent-policy", fabric.agent_policy.as_ref()))
 }
 
 /// Returns the controller's address, from --controller or the environment: a URL or a socket. For the path of a store,

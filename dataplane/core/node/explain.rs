@@ -21,7 +21,7 @@ use crate::policy::beliefs::{ESTIMATES_MAX, MemberEstimate};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
 use crate::state::{Counter, Member};
-use crate::wire::task::{self, Header};
+use crate::wire::task::{self, Code, Header};
 use crate::wire::udp::Datagram;
 use crate::wire::{arp, ether, ipv4, ipv6, ndp, udp};
 
@@ -263,7 +263,8 @@ pub struct Record {
     pub moment: Moment,
     /// Outcome.
     pub fate: Fate,
-    /// Id of the worker that it goes to or comes from. For a message other than a task or reply: the sender's id.
+    /// Id of the worker that it goes to or comes from; at a spine, of the leaf. `None` for messages between other
+    /// nodes.
     pub worker: Option<u16>,
     /// True if the worker was taken from the idle list.
     pub idle: bool,
@@ -376,6 +377,8 @@ pub struct Explainer {
     records: Arc<Records>,
     /// Record of the packet under decision.
     draft: Record,
+    /// Start of the current poll, in ticks of the core's clock.
+    now: u64,
     /// True if `draft` is in use.
     is_drafted: bool,
     /// Counter of continuation packets (not the first of their task) before the decision.
@@ -393,6 +396,7 @@ impl Explainer {
             remaining: count,
             records,
             draft: EMPTY_RECORD,
+            now: 0,
             is_drafted: false,
             continuations: 0,
             is_recorded: false,
@@ -414,6 +418,7 @@ impl Explainer {
         frame: &[u8],
         beliefs: impl FnOnce(u16) -> Option<PoolBeliefs>,
     ) {
+        self.now = now;
         let seen = PacketSummary::in_frame(frame);
         self.is_drafted = self.remaining > 0 && self.filter.may_pass(port, &seen);
         if self.is_drafted {
@@ -457,10 +462,8 @@ impl Explainer {
             return;
         }
         (self.draft.moment, self.draft.fate) = (moment, fate);
-        // Any other message names its sender: a worker, or the leaf or peer that sent it.
-        let message = self.draft.seen.header().filter(|header| !header.code.carries_task());
-        let sender = message.map(|header| header.src);
-        self.draft.worker = self.draft.worker.or(fate.worker()).or(sender);
+        let worker_of_message = self.draft.seen.header().and_then(worker_of_message);
+        self.draft.worker = self.draft.worker.or(fate.worker()).or(worker_of_message);
         if !self.filter.passes(&self.draft) {
             return;
         }
@@ -502,8 +505,9 @@ impl Explainer {
 
     /// Records packets that the device of a port rejected for `reason`.
     pub fn unsent<B: Buf>(&mut self, port: usize, packets: &[B], reason: DropReason) {
-        // Time of the last drafted packet: rejected packets have none of their own.
-        let now = self.draft.ticks;
+        // A packet leaves in the poll of its decision, which has set the time for all packets, also for those that the
+        // filter excludes.
+        let now = self.now;
         for packet in packets {
             self.draft(None, now, packet.bytes(), |_| None);
             let add = |record: &mut Record| record.port = Some(port as u8);
@@ -512,9 +516,75 @@ impl Explainer {
     }
 }
 
+/// Returns the id of the worker that a message other than a task names; in a signal, that of the leaf.
+fn worker_of_message(header: &Header) -> Option<u16> {
+    match header.code {
+        // Messages of a leaf to a worker.
+        Code::WorkerIdAck | Code::QueueProbe => Some(header.dst),
+        // A refusal names its scheduler, and a message between peers their nodes.
+        Code::TaskRefused => None,
+        code if code.carries_task() || code.is_of_peers() => None,
+        _ => Some(header.src),
+    }
+}
+
 /// Returns true if the header of a sent task marks its worker as chosen from the idle list.
 fn is_for_idle(frame: &[u8]) -> bool {
     PacketSummary::in_frame(frame)
         .header()
         .is_some_and(|header| header.qlen & u16::from(task::IDLE) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ether::Mac;
+
+    /// Returns a packet with this task header.
+    fn frame_of(header: Header) -> Vec<u8> {
+        let mut frame = vec![0; udp::PAYLOAD + header.len()];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        let (src, dst) = (0x0a00_0102, 0x0a00_0101);
+        let flow = udp::Flow { src_mac, dst_mac, src, dst, src_port: 40_000, dst_port: 1234 };
+        flow.emit(&mut frame, header.len());
+        frame
+    }
+
+    #[test]
+    fn worker_filter_ignores_ids_of_other_nodes() {
+        let records = Arc::<Records>::default();
+        let filter = Filter { worker: Some(3), ..Filter::default() };
+        let mut explainer = Explainer::new(filter, u64::MAX, Arc::clone(&records));
+        let registration = Header::worker_id(7, 3, 0, 1);
+        for (header, is_explained) in [
+            (registration, true),
+            (Header::worker_id(7, 5, 0, 1).acknowledged_by(3, 100), false),
+            (registration.acknowledged_by(5, 100), true),
+            (Header::queue_probe(7, 3, 5, 1), false),
+            (Header::queue_probe(7, 5, 3, 1), true),
+            (Header::new_task(7, 1).refused_by(3, 9), false),
+            (Header::of_peers(Code::Heartbeat, 7, (3, 5), 1), false),
+            (Header::of_peers(Code::StealRequest, 7, (3, 5), 1), false),
+        ] {
+            explainer.draft(Some(0), 10, &frame_of(header), |_| None);
+            explainer.settle(Moment::Arrived, Fate::Consumed, |_| ());
+            assert_eq!(records.next().is_some(), is_explained, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn rejected_packet_has_time_of_its_poll() {
+        let records = Arc::<Records>::default();
+        let filter = Filter { pool: Some(7), ..Filter::default() };
+        let mut explainer = Explainer::new(filter, u64::MAX, Arc::clone(&records));
+        let [mut of_pool, of_other] = [7, 8].map(|pool| frame_of(Header::new_task(pool, 1)));
+        explainer.draft(Some(0), 10, &of_pool, |_| None);
+        explainer.settle(Moment::Arrived, Fate::Queued, |_| ());
+        explainer.draft(Some(0), 20, &of_other, |_| None);
+        explainer.settle(Moment::Arrived, Fate::Queued, |_| ());
+        explainer.unsent(1, &[&mut of_pool[..]], DropReason::TxFull);
+        let times: Vec<_> = std::iter::from_fn(|| records.next()).map(|one| one.ticks).collect();
+        assert_eq!(times, [10, 20]);
+    }
 }

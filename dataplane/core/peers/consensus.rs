@@ -61,6 +61,11 @@ impl Consensus {
         self.round
     }
 
+    /// Returns true while this node takes part in a round that accepts parts.
+    pub fn is_open(&self) -> bool {
+        !self.is_over
+    }
+
     /// Opens a round when this node sends its parameters. A starting node that learns the round's number from a peer's
     /// heartbeat joins too late for it. It passes true for `is_over`, and so only adopts the number.
     pub fn open(&mut self, round: u64, is_over: bool) {

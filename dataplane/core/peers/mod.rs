@@ -390,11 +390,12 @@ impl Peers {
     /// Ends a beat: marks silent peers absent, learns, and starts or ends a consensus when its beat has come.
     /// Returns the heartbeat for all peers. [`Peers::parameters`] may return more to send.
     pub fn beat(&mut self, now_ns: u64) -> Heartbeat {
-        self.number += 1;
         self.totals.beats += 1;
-        // Skips missed beats: they have no number and no heartbeat.
+        // Skips missed beats: they have no heartbeat. Their numbers are skipped, too, so that this node stays in the
+        // same consensus round as its peers. Beats before the first one are not missed: the node had not started.
         let beat_ns = self.settings.beat_ns.max(1);
         let missed = now_ns.saturating_sub(self.next_beat_ns) / beat_ns;
+        self.number += if self.totals.beats == 1 { 1 } else { missed + 1 };
         self.next_beat_ns += (missed + 1) * beat_ns;
         for node in 0..self.nodes.len() {
             let peer = &mut self.nodes[node];
@@ -420,7 +421,7 @@ impl Peers {
             if round > learning.consensus.round() {
                 learning.start_consensus(round);
                 self.sends_parameters = true;
-            } else if self.number == round * CONSENSUS_BEATS + 1 && round > 0 {
+            } else if learning.consensus.is_open() {
                 let live = self.live.iter().map(|node| usize::from(*node));
                 self.totals.lost_parts += learning.consensus.close(live);
                 learning.learner.average_critics();

@@ -361,8 +361,29 @@ fn missed_beats_are_skipped() {
     assert_eq!(peers.next_beat_ns(), BEAT_NS);
     peers.beat(BEAT_NS + 10);
     assert_eq!(peers.next_beat_ns(), 2 * BEAT_NS);
-    peers.beat(7 * BEAT_NS + 10);
+    let heartbeat = peers.beat(7 * BEAT_NS + 10);
     assert_eq!((peers.next_beat_ns(), peers.totals().beats), (8 * BEAT_NS, 2));
+    assert_eq!(heartbeat.number, 7, "the number of a node that missed no beat");
+    let mut late = Peers::new(settings("rsteal", 2, 0));
+    assert_eq!(late.beat(1000 * BEAT_NS).number, 1, "its first");
+}
+
+#[test]
+fn round_ends_despite_missed_beats() {
+    let mut rack = rack("malcolm", 2);
+    beats(&mut rack, CONSENSUS_BEATS);
+    let now_ns = rack[0].next_beat_ns() + 3 * BEAT_NS;
+    assert_eq!(rack[0].beat(now_ns).number, CONSENSUS_BEATS + 4);
+    assert_eq!(rack[0].totals().agreed, 1);
+}
+
+#[test]
+fn node_joining_at_a_round_averages_nothing() {
+    let mut rack = rack("malcolm", 2);
+    let heartbeat = Heartbeat { number: CONSENSUS_BEATS, ..alone(&mut rack[1]) };
+    rack[0].receive_heartbeat(&heartbeat).unwrap();
+    assert_eq!(alone(&mut rack[0]).number, CONSENSUS_BEATS + 1);
+    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_parts), (0, 0));
 }
 
 proptest! {

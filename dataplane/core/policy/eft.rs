@@ -231,9 +231,9 @@ impl Eft {
     }
 
     /// Returns the conditions for which tables should be computed now, from the measurements in the field of this
-    /// name.
-    fn conditions(&self) -> TableConditions {
-        let load = match self.conditions.is_backlogged(self.inverse_rates.len()) {
+    /// name. `active` is the number of active members.
+    fn conditions(&self, active: usize) -> TableConditions {
+        let load = match self.conditions.is_backlogged(active) {
             // Bounds must never keep members idle while many tasks wait.
             true => LOAD_MOST,
             false => self.conditions.own_utilization(self.rates).unwrap_or(LOAD_START),
@@ -380,7 +380,9 @@ impl Eft {
                         now_ns,
                     );
                     if let Some(trip_ns) = trip {
-                        notes.note(report.service_ns, Some(trip_ns as u64));
+                        // `note` subtracts the service time.
+                        let elapsed_ns = trip_ns as u64 + u64::from(report.service_ns);
+                        notes.note(report.service_ns, Some(elapsed_ns));
                     }
                 }
                 let state = parts.states.of(report.member);
@@ -407,14 +409,14 @@ impl Eft {
         self.inverse_rates.clear();
         self.inverse_rates.extend(all.map(|member| self.ranks.speed(member).recip()));
         self.rates = view.active().iter().map(|&member| self.ranks.speed(member)).sum();
-        self.computed_for = self.conditions();
+        self.computed_for = self.conditions(view.active().len());
         self.set_tables();
     }
 
     /// Adapts the tables to changed conditions, and the order to learned rates. Cheap if neither changed.
     #[inline]
     fn review(&mut self, view: &View) {
-        let now = self.conditions();
+        let now = self.conditions(view.active().len());
         if !self.computed_for.suffices(now) {
             self.computed_for = now;
             self.set_tables();
@@ -581,6 +583,19 @@ mod tests {
     use super::*;
     use crate::policy::{Core, Dispatcher};
     use crate::state::Load;
+    use rand::SeedableRng as _;
+
+    #[test]
+    fn service_is_subtracted_once() {
+        let (mut policy, mut view) = (Eft::new(), View::heap(1, 1).remove(0));
+        let mut rng = Rng::seed_from_u64(1);
+        policy.on_members(Caller::on(Core::ONLY), &mut view);
+        policy.pick_run(&[Task::default()], &mut [None], &mut view, &mut rng);
+        view.note_time(140_000);
+        let report = Report::new(Member(0), Load(0), 100_000);
+        assert_eq!(policy.reply_run(&[report], &mut view, &mut rng), 0);
+        assert_eq!(policy.measured.round_trip_ns(), 40_000.0);
+    }
 
     #[test]
     fn tables_hold_what_is_left() {
@@ -647,11 +662,13 @@ mod tests {
         assert_eq!(members(&mut dispatcher, 1), [Some(1)]);
     }
 
-    /// The policy computes bounds from the arrivals, not from the tasks that the bounds let pass.
+    /// The policy computes bounds from the arrivals, not from the tasks that the bounds let pass. Places without an
+    /// active member do not count.
     #[test]
     fn low_bound_ends_when_tasks_wait() {
-        let view = View::heap(1, 1).remove(0);
+        let view = View::heap(20, 1).remove(0);
         let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, Core::ONLY, 7);
+        (1..20).for_each(|member| dispatcher.set_active(Member(member), false));
         // A member at a tenth of its capacity, with a round trip of 0.4 service times.
         for round in 0..200 {
             dispatcher.tick(1_000_000 * round);

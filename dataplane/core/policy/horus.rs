@@ -54,7 +54,6 @@ fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     // On a node with several cores each idle member belongs to one core: takes this core's, then those that another
     // core released. Tasks remain only once this core's list is empty, so the loop over `idle` below is empty, too.
     let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
-    view.picks.idle += taken as u64;
     let (picks, count) = (&mut picks[taken..], count - taken);
     let mut parts = view.parts();
     let (idle, remaining) = picks[..count].split_at_mut(parts.idle.len().min(count));

@@ -119,8 +119,11 @@ impl MemberStatistics {
     }
 
     /// Returns the number of replies after which one of `cores` cores ends the current window. It receives its share
-    /// of the replies of `members` members.
+    /// of the replies of `members` members. Without members no window ends: it would have no utilisation.
     pub(super) fn window_replies(&self, members: usize, cores: usize) -> u64 {
+        if members == 0 {
+            return u64::MAX;
+        }
         let per_member = (FIRST_WINDOW_REPLIES << self.windows).min(WINDOW_REPLIES);
         (per_member * members as u64).div_ceil(cores as u64)
     }
@@ -261,6 +264,13 @@ mod tests {
         assert!(measured.round_trip_ns() < 1.05 * before, "{}", measured.round_trip_ns());
         (0..500).for_each(|_| measured.notes.note(50_000, Some(150_000)));
         assert!((measured.round_trip_ns() - 100_000.0).abs() < 5_000.0);
+    }
+
+    #[test]
+    fn no_window_ends_without_members() {
+        let measured = MemberStatistics::default();
+        assert_eq!(measured.window_replies(0, 2), u64::MAX);
+        assert_eq!(measured.window_replies(3, 2), 6);
     }
 
     #[test]

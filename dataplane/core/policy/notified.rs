@@ -223,7 +223,6 @@ impl Policy for ThresholdList {
         let count = tasks.len().min(picks.len());
         // First the idle members that belong to this core, or that any core may take.
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
-        view.picks.idle += taken as u64;
         let (mut parts, mut local) = (view.parts(), rng.clone());
         for pick in &mut picks[taken..count] {
             *pick = self.pick(&mut parts, &mut local);

@@ -58,14 +58,15 @@ pub(super) fn share_idle(caller: Caller, view: &mut View) {
 }
 
 /// Fills the first of `picks` with idle members, and counts a task as sent to each. These are members on this core's
-/// list, and members released to all cores. Returns their number. The caller decides on the remaining tasks. Cold,
-/// because only nodes with several cores call it.
+/// list, and members released to all cores. Counts them as picks of idle members. Returns their number. The caller
+/// decides on the remaining tasks. Cold, because only nodes with several cores call it.
 #[cold]
 pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     let mut parts = view.parts();
     for (taken, pick) in picks.iter_mut().enumerate() {
         let Some(member) = parts.take_idle() else { return taken };
         parts.states.of(member).sent();
+        parts.picks.idle += 1;
         *pick = Some(Pick { member, idle: true });
     }
     picks.len()

@@ -236,8 +236,12 @@ impl Policy for Shortest {
 
     /// Counts a task that was sent to a member without a pick.
     #[inline]
-    fn on_follow(&mut self, member: Member, _view: &mut View) {
-        self.ranks.add(member);
+    fn on_follow(&mut self, member: Member, view: &mut View) {
+        match view.shares_idle() {
+            // An idle member already ranked as if it had the task.
+            true => self.on_remote_update(member, view),
+            false => self.ranks.add(member),
+        }
     }
 
     /// Processes a report without a reply, which may show that tasks were lost.

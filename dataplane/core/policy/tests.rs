@@ -655,6 +655,7 @@ fn no_two_cores_take_one_idle_member() {
     for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
         let mut cores = Cores::new(policy, 9, 3);
         let mut taken = histogram(&picks(&mut cores.dispatchers[1], 2), 9);
+        assert_eq!(cores.dispatchers[1].view().picks.idle, 2, "{policy}");
         cores.exchange(true);
         // The exchange released the idle members to all cores: each core takes them on demand.
         for core in 0..3 {
@@ -672,6 +673,16 @@ fn no_two_cores_take_one_idle_member() {
         let pick = pick(&mut cores.dispatchers[0]);
         assert!(pick.idle && pick.member == Member(4), "{policy} {pick:?}");
     }
+}
+
+#[test]
+fn followed_task_at_idle_member_counts_once() {
+    let mut cores = Cores::new("jsq", 8, 2);
+    let core = &mut cores.dispatchers[0];
+    // This core's idle members, then tasks without a pick at the other core's.
+    assert_eq!(histogram(&picks(core, 4), 8), [1, 0, 1, 0, 1, 0, 1, 0]);
+    (1..8).step_by(2).for_each(|member| core.count_placed(Member(member)));
+    assert_eq!(histogram(&picks(core, 8), 8), [1; 8]);
 }
 
 // promise: scheduling.2

@@ -326,24 +326,34 @@ impl Policy for WaterFill {
         }
     }
 
-    /// Records the load, and moves the member to the set of its queue. With `unseen=measured`, measures the task's work
-    /// and round trip.
+    /// Processes a report without a reply: records the load, and moves the member to the set of its queue. It measures
+    /// nothing.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         self.note_queue(report.member, view);
-        if let Some(conditions) = &mut self.conditions {
-            let inverse_rate = view.rate(report.member).max(f64::MIN_POSITIVE).recip();
-            let mut run = RunWork::default();
-            run.add(report.service_ns, inverse_rate);
-            conditions.note_work(run);
-            if conditions.marked_member() == Some(report.member) {
-                conditions.note_reply_of_marked_member(
-                    report.service_ns,
-                    inverse_rate,
-                    view.now_ns(),
-                );
+    }
+
+    /// Counts answers, and processes their reports. With `unseen=measured`, measures the tasks' work and round trip.
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, rng: &mut Rng) -> usize {
+        let mut surplus = 0;
+        for report in reports {
+            surplus += usize::from(!view.answered(report.member));
+            self.on_reply(report, view, rng);
+            if let Some(conditions) = &mut self.conditions {
+                let inverse_rate = view.rate(report.member).max(f64::MIN_POSITIVE).recip();
+                let mut run = RunWork::default();
+                run.add(report.service_ns, inverse_rate);
+                conditions.note_work(run);
+                if conditions.marked_member() == Some(report.member) {
+                    conditions.note_reply_of_marked_member(
+                        report.service_ns,
+                        inverse_rate,
+                        view.now_ns(),
+                    );
+                }
             }
         }
+        surplus
     }
 
     /// Moves the member to the set of its queue, to which the caller has added a task without a pick.
@@ -351,8 +361,13 @@ impl Policy for WaterFill {
         self.note_queue(member, view);
     }
 
+    /// Moves the member to the set of its current tasks after the caller corrected them. A marked task there may have
+    /// been written off.
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.note_queue(member, view);
+        if let Some(conditions) = &mut self.conditions {
+            conditions.forget(member);
+        }
     }
 
     /// Moves the member to the set of its current tasks. With `unseen=measured`, counts other dispatchers' arrivals.
@@ -462,6 +477,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn only_replies_measure_the_round_trip() {
+        let (mut policy, mut view) = (WaterFill::new(true, true), View::heap(1, 1).remove(0));
+        let mut rng = Rng::seed_from_u64(1);
+        policy.on_members(Caller::on(Core::ONLY), &mut view);
+        let marked = |policy: &WaterFill| policy.conditions.as_ref().unwrap().marked_member();
+        policy.pick_run(&[Task::default()], &mut [None], &mut view, &mut rng);
+        assert_eq!(marked(&policy), Some(Member(0)));
+        let report = Report::new(Member(0), Load(0), 100);
+        policy.on_reply(&report, &mut view, &mut rng); // for instance of a keep-alive
+        assert_eq!(marked(&policy), Some(Member(0)));
+        assert_eq!(policy.reply_run(&[report], &mut view, &mut rng), 0);
+        assert_eq!(marked(&policy), None);
+        // A written-off task has no reply.
+        policy.pick_run(&[Task::default()], &mut [None], &mut view, &mut rng);
+        assert_eq!(view.write_off(Member(0), 1), 1);
+        policy.on_written_off(Member(0), &mut view);
+        assert_eq!(marked(&policy), None);
     }
 
     #[test]

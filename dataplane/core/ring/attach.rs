@@ -110,10 +110,15 @@ impl Offer {
             return Err(InvalidOffer::Damaged(text));
         }
         let identity = |word: &u64| match *word {
-            FREE => None,
-            word => Some(WorkerIdentity { id: (word >> 32) as u16, pool: word as u16 }),
+            FREE => Ok(None),
+            word => {
+                let identity = WorkerIdentity { id: (word >> 32) as u16, pool: word as u16 };
+                let damaged = || InvalidOffer::Damaged(format!("the identity {word:#x}"));
+                if identity.word() == word { Ok(Some(identity)) } else { Err(damaged()) }
+            }
         };
-        Ok(Self { shape, identities: identities.iter().map(identity).collect() })
+        let identities = identities.iter().map(identity).collect::<Result<_, _>>()?;
+        Ok(Self { shape, identities })
     }
 
     /// Encodes the refusal to a peer of another user: the first two words of an offer.
@@ -180,13 +185,14 @@ pub fn request_offer(path: &Path, timeout: Duration) -> Result<ReceivedOffer, Of
     if !found.is_socket() {
         return Err(OfferError::Foreign(found.describe()));
     }
-    let socket = connect(&found, timeout.clamp(TIMEOUTS.0, TIMEOUTS.1))?;
+    let timeout = timeout.clamp(TIMEOUTS.0, TIMEOUTS.1);
+    let socket = connect(&found, timeout)?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
         // Otherwise tasks of another user would run with this user's rights.
         return Err(OfferError::Owner(agent.uid));
     }
-    let (bytes, memory) = receive(&socket)?;
+    let (bytes, memory) = receive(&socket, timeout)?;
     let offer = Offer::parse(&bytes).map_err(OfferError::Bad)?;
     let missing = || OfferError::Bad(InvalidOffer::Damaged("an offer without memory".to_owned()));
     let memory = memory.ok_or_else(missing)?;
@@ -211,13 +217,37 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Connects to an agent's socket, with time limits for sending and receiving.
+/// Calls `attempt`, a system call on the socket, again as long as signals interrupt it. Fails with
+/// [`Errno::AGAIN`] after `timeout` over all calls. `kind` is the limit of the socket that applies to the call.
+fn retried<T>(
+    socket: &OwnedFd,
+    kind: Timeout,
+    timeout: Duration,
+    mut attempt: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let end = Instant::now() + timeout;
+    let mut left = timeout;
+    loop {
+        set_socket_timeout(socket, kind, Some(left.max(TIMEOUTS.0)))?;
+        match attempt() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+        left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::AGAIN);
+        }
+    }
+}
+
+/// Connects to an agent's socket within `timeout`.
 fn connect(found: &ExistingFile, timeout: Duration) -> Result<OwnedFd, OfferError> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
-    match rustix::net::connect(&socket, &SocketAddrUnix::new(found.path())?) {
+    let address = SocketAddrUnix::new(found.path())?;
+    // A connection that a signal interrupts has not begun: the next call starts anew.
+    let connect = || rustix::net::connect(&socket, &address);
+    match retried(&socket, Timeout::Send, timeout, connect) {
         Ok(()) => Ok(socket),
         Err(Errno::CONNREFUSED) => Err(OfferError::Dead),
         Err(Errno::AGAIN) => Err(OfferError::Silent),
@@ -229,20 +259,20 @@ fn connect(found: &ExistingFile, timeout: Duration) -> Result<OwnedFd, OfferErro
     }
 }
 
-/// Receives an offer's bytes and the memory's descriptor, if one came with them.
-fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
+/// Receives an offer's bytes within `timeout`, and the memory's descriptor, if one came with them.
+fn receive(socket: &OwnedFd, timeout: Duration) -> Result<(Vec<u8>, Option<File>), OfferError> {
     let mut bytes = vec![0; 8 * (HEAD_WORDS + CHANNELS_MAX)];
     // Room for one descriptor, and by alignment for a few more, which the loop below closes. The system discards the
     // rest.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
+    let received = retried(socket, Timeout::Recv, timeout, || {
         let parts = &mut [IoSliceMut::new(&mut bytes)];
-        match rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(OfferError::Silent),
-            other => break other?,
-        }
+        rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let received = match received {
+        Err(Errno::AGAIN) => return Err(OfferError::Silent),
+        other => other?,
     };
     // The agent closed the connection without an offer, for example for lack of descriptors.
     if received.bytes == 0 {
@@ -370,5 +400,22 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         assert!(is_trusted(own) && is_trusted(0));
         assert!([1, 2].into_iter().all(|more| !is_trusted(own + more)));
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn signals_do_not_prolong_a_wait() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let mut calls = 0;
+        let result = retried(&socket, Timeout::Recv, crate::TIMEOUT, || {
+            calls += 1;
+            if calls < 3 { Err(Errno::INTR) } else { Ok(calls) }
+        });
+        assert_eq!(result, Ok(3));
+        let (began, timeout) = (Instant::now(), Duration::from_millis(2));
+        let result = retried(&socket, Timeout::Send, timeout, || Err::<(), _>(Errno::INTR));
+        assert_eq!(result, Err(Errno::AGAIN));
+        assert!(began.elapsed() >= timeout);
     }
 }

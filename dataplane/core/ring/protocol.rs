@@ -152,7 +152,7 @@ pub enum CreditError {
         /// Tasks completed, as reported.
         found: u64,
     },
-    /// Impossible list of completed tasks: a slot without a task, or a list that begins too early.
+    /// Impossible list of completed tasks: a slot without a task, a list that begins too early, or one that ended.
     #[error("it listed a slot without a task as its completed task number {count}")]
     BadList {
         /// First impossible count.
@@ -386,6 +386,9 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
             let slot = |count| words[count as usize & mask].load(Relaxed);
             let checked = self.slots.complete(listed - 1, given, found, slot);
             checked.map_err(|count| CreditError::BadList { count })?;
+        } else if self.slots.is_listing() {
+            // A worker that lists never stops. The slots of these completions are unknown.
+            return Err(CreditError::BadList { count: self.done });
         }
         self.done = found;
         Ok(completed)

@@ -403,7 +403,7 @@ fn signal(
         return Err(DropReason::SignalShort);
     }
     let network = &*stages.network;
-    let leaf = network.leaf(header.src, network.pool(header.pool))?;
+    let leaf = network.leaf(header.src, network.answering_pool(header.pool))?;
     if !network.is_at(&leaf, source(frame, parsed)) {
         return Err(DropReason::SpoofedSignal);
     }

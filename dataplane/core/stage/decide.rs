@@ -86,9 +86,10 @@ pub fn burst<B: Buf>(
                     true => towards_client::<u128>(stages, packet.bytes(), parsed, rewrite),
                 };
             }
-            // The refusal is an answer, written in place.
+            // The refusal is an answer, written in place. It goes back to the client, because embedded nodes have no
+            // spines.
             PacketKind::Overflowing => {
-                super::rewrite::refuse_task(stages, packet.bytes_mut(), parsed, verdict);
+                super::rewrite::write_refusal(stages, packet.bytes_mut(), parsed);
             }
             PacketKind::Registration | PacketKind::KeepAlive => {}
             PacketKind::QueueReport | PacketKind::Completions => {}
@@ -131,7 +132,7 @@ fn towards_client<A: Family>(
 ) -> Verdict {
     let client = A::dst(&frame[ether::LEN..]);
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let pool = network.pool_index(parsed.pool);
+    let pool = network.answering_pool(parsed.pool).unwrap_or(usize::MAX);
     let mut replies = ReplyRewriter::<A>::new(network, neighbours, stages.now_ms(), pool);
     let route = match replies.route_to(client) {
         Ok(route) => route,

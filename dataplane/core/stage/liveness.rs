@@ -439,13 +439,9 @@ impl Liveness {
         dispatcher: &mut Dispatcher,
         counters: &Counters,
     ) {
-        note_return(
-            member,
-            MemberPresence::Silent,
-            MemberPresence::Registered,
-            dispatcher,
-            counters,
-        );
+        for from in [MemberPresence::Silent, MemberPresence::Unreachable] {
+            note_return(member, from, MemberPresence::Registered, dispatcher, counters);
+        }
         dispatcher.view().set_presence(member, MemberPresence::Registered);
         self.readmit(self.first[pool] + member.index(), dispatcher);
     }
@@ -606,8 +602,8 @@ impl Liveness {
         self.take_out(index, dispatcher);
     }
 
-    /// Adopts a worker's presence from the previous process, if its server registers workers and it was registered or
-    /// silent.
+    /// Adopts a member's presence from the previous process, if it was registered or silent: that of a leaf, or of a
+    /// worker whose server registers its workers.
     pub(super) fn take_over(
         &mut self,
         pool: usize,
@@ -618,7 +614,7 @@ impl Liveness {
         let index = self.first[pool] + member.index();
         match presence {
             // The configuration may have changed meanwhile.
-            _ if !self.watches[index].registers => {}
+            _ if !self.is_spine && !self.watches[index].registers => {}
             MemberPresence::Registered => {
                 dispatcher.view().set_presence(member, presence);
                 self.readmit(index, dispatcher);

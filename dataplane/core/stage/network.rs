@@ -531,6 +531,19 @@ impl Network {
         usize::from(self.pool_index[usize::from(id)])
     }
 
+    /// Like [`Network::pool`], but also finds a pool that takes no new tasks: its members still send replies and
+    /// signals.
+    #[inline]
+    pub(super) fn answering_pool(&self, id: u16) -> Option<usize> {
+        self.pool(id).or_else(|| self.closed_pool(id))
+    }
+
+    /// Finds a pool that takes no new tasks.
+    #[cold]
+    fn closed_pool(&self, id: u16) -> Option<usize> {
+        self.pool_ids.iter().position(|pool| *pool == Some(id))
+    }
+
     /// Returns the id of the pool at this index; `None` if there is no pool.
     #[inline]
     #[must_use]
@@ -687,6 +700,18 @@ mod tests {
         assert_eq!(network.v4.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
         assert_eq!(network.v4.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
         assert_eq!(Routes::<u32>::new(network.ports(), Side::has_workers).find(0x0808_0808), None);
+    }
+
+    #[test]
+    fn closed_pool_is_found_for_answers_only() {
+        let ports = vec![port(0x0A00_0201, 24, Side::Both, None)];
+        let pool = |is_closed| NetworkPool { id: Some(7), is_closed, ..NetworkPool::default() };
+        let closed = network(ports.clone(), 0x0A00_020B, &[pool(true)]).unwrap();
+        assert_eq!((closed.pool(7), closed.answering_pool(7)), (None, Some(0)));
+        assert_eq!(closed.answering_pool(8), None);
+        // A new pool with the id of a closed one.
+        let both = network(ports, 0x0A00_020B, &[pool(true), pool(false)]).unwrap();
+        assert_eq!((both.pool(7), both.answering_pool(7)), (Some(1), Some(1)));
     }
 
     #[test]

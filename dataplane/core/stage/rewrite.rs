@@ -127,19 +127,10 @@ pub(super) fn mark_full(frame: &mut [u8], udp_at: usize) {
 
 /// Returns a task to its client as refused: the queue of its pool is full.
 #[cold]
-pub(super) fn refuse_task(
-    stages: &Stages,
-    frame: &mut [u8],
-    parsed: &Packet,
-    verdict: &mut Verdict,
-) {
+fn refuse_task(stages: &Stages, frame: &mut [u8], parsed: &Packet, verdict: &mut Verdict) {
+    write_refusal(stages, frame, parsed);
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
     let pool = network.pool_index(parsed.pool);
-    let waiting = stages.dispatchers.get(pool).map_or(0, Dispatcher::waiting);
-    if let Ok(task) = Header::parse(parsed.payload(frame)) {
-        let refusal = task.refused_by(network.node, waiting.min(usize::from(u16::MAX)) as u16);
-        answer(frame, usize::from(parsed.udp_at), &refusal);
-    }
     // The sender may be a spine instead of the client. So the refusal leaves like a reply, from the address
     // to which the client sent the task.
     if network.has_service(pool) && !network.is_spine() {
@@ -148,6 +139,17 @@ pub(super) fn refuse_task(
             false => towards_client::<u32>(network, neighbours, now_ms, frame, parsed),
             true => towards_client::<u128>(network, neighbours, now_ms, frame, parsed),
         };
+    }
+}
+
+/// Turns a task into its refusal, an answer to its sender.
+pub(super) fn write_refusal(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
+    let network = &*stages.network;
+    let pool = network.pool_index(parsed.pool);
+    let waiting = stages.dispatchers.get(pool).map_or(0, Dispatcher::waiting);
+    if let Ok(task) = Header::parse(parsed.payload(frame)) {
+        let refusal = task.refused_by(network.node, waiting.min(usize::from(u16::MAX)) as u16);
+        answer(frame, usize::from(parsed.udp_at), &refusal);
     }
 }
 
@@ -167,7 +169,8 @@ fn towards_client<A: Family>(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Verdict {
-    let (pool, udp_at) = (network.pool_index(parsed.pool), usize::from(parsed.udp_at));
+    let pool = network.answering_pool(parsed.pool).unwrap_or(usize::MAX);
+    let udp_at = usize::from(parsed.udp_at);
     let mut verdict = Verdict::Consumed;
     let mut rewriter = ReplyRewriter::<A>::new(network, neighbours, now_ms, pool);
     match rewriter.send((frame, udp_at), slice::from_mut(&mut verdict), 0) {

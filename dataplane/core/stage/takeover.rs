@@ -11,8 +11,8 @@ pub struct InheritedEstimate {
     pub load: Load,
     /// Tasks sent to the member and not answered.
     pub outstanding: u32,
-    /// Presence of the member. The stages adopt only that of a registered or silent worker whose server registers its
-    /// workers.
+    /// Presence of the member. The stages adopt only that of a registered or silent member: a leaf, or a worker whose
+    /// server registers its workers.
     pub presence: MemberPresence,
 }
 

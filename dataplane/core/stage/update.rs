@@ -109,7 +109,7 @@ pub struct Update {
     pub fabric: Option<Box<Fabric>>,
     /// Changes, in order.
     pub steps: Vec<Step>,
-    /// Existing pools with changed members, speeds or policy. Their policies review these once.
+    /// Pools with changed members, speeds or policy, and new pools with members. Their policies review these once.
     pub changed_pools: Vec<usize>,
 }
 

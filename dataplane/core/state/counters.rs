@@ -292,6 +292,11 @@ pub const WORDS: usize = DECISION_TIME + histogram::WORDS;
 const UNIT_BITS: u32 = 10;
 /// Number of a pause word's bits that hold the length.
 const LENGTH_BITS: u32 = 24;
+/// Mask of the bits of a pause's start that its word holds. The word with the number of pauses has the remaining bits
+/// of the newest start, above the number.
+const START_MASK: u64 = (1 << (64 - LENGTH_BITS + UNIT_BITS)) - 1;
+/// Ticks by which a pause may begin after the newest counted one: it may have been written during the reading.
+const LATER_MOST: u64 = 1 << 40;
 
 /// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds. Load generators
 /// exclude the tasks that it delayed.
@@ -375,23 +380,34 @@ impl Counters {
     /// Records that the core did not poll between these ticks.
     #[cold]
     pub fn note_pause(&self, from: u64, to: u64) {
-        let number = self.0[COUNT].load(Relaxed);
+        let number = self.0[COUNT].load(Relaxed) & START_MASK;
         // Rounded outwards: the recorded interval contains the pause.
         let (first, last) = (from >> UNIT_BITS, to.div_ceil(1 << UNIT_BITS));
         let length = (last - first).min((1 << LENGTH_BITS) - 1);
         let index = COUNT + 1 + (number % PAUSES as u64) as usize;
         self.0[index].store(first << LENGTH_BITS | length, Relaxed);
-        self.0[COUNT].store(number + 1, Release); // a reader of the new number also reads the pause
+        // A reader of the new number also reads the pause.
+        self.0[COUNT].store(from & !START_MASK | (number + 1), Release);
     }
 
     /// Returns the number of pauses, and the newest ones, at most [`PAUSES`], in no order.
     #[must_use]
     pub fn pauses(&self) -> (u64, Vec<PollPause>) {
-        let number = self.0[COUNT].load(Acquire);
+        let counted = self.0[COUNT].load(Acquire);
+        let number = counted & START_MASK;
+        let start_of = |word: u64| word >> LENGTH_BITS << UNIT_BITS;
+        let last = COUNT + 1 + (number.saturating_sub(1) % PAUSES as u64) as usize;
+        let newest = counted & !START_MASK | start_of(self.0[last].load(Relaxed));
         let pause = |word: &AtomicU64| {
             let word = word.load(Relaxed);
-            let from = word >> LENGTH_BITS << UNIT_BITS;
-            PollPause { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT_BITS) }
+            // The lower bits of the start, as the ticks since the newest pause. Most pauses are older: these are one
+            // period of the lower bits earlier.
+            let since = start_of(word).wrapping_sub(newest) & START_MASK;
+            let later = newest.wrapping_add(since);
+            let earlier = later.checked_sub(START_MASK + 1).filter(|_| since > LATER_MOST);
+            let from = earlier.unwrap_or(later);
+            let length = (word & ((1 << LENGTH_BITS) - 1)) << UNIT_BITS;
+            PollPause { from, to: from.saturating_add(length) }
         };
         let stored = number.min(PAUSES as u64) as usize;
         (number, self.0[COUNT + 1..][..stored].iter().map(pause).collect())
@@ -615,6 +631,19 @@ mod tests {
         let forever = Counters::heap();
         forever.note_pause(0, u64::MAX >> 1);
         assert!(forever.pauses().1[0].to >= 1 << 33);
+    }
+
+    #[test]
+    fn pauses_keep_all_bits_of_their_start() {
+        let counters = Counters::heap();
+        // A pause word holds 50 bits of the start. The clock exceeds them before and after the first pause.
+        let starts: [u64; 3] = [(5 << 50) - (1 << 20), 5 << 50, (5 << 50) + (1 << 20)];
+        for from in starts {
+            counters.note_pause(from, from + 50_000);
+        }
+        let (count, found) = counters.pauses();
+        assert_eq!(count, 3);
+        assert_eq!(found.iter().map(|pause| pause.from).collect::<Vec<_>>(), starts);
     }
 
     #[test]

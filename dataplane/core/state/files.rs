@@ -10,7 +10,7 @@
 //! this file may use unsafe code.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -840,20 +840,35 @@ pub fn raise_priority() -> io::Result<()> {
 }
 
 /// Returns the number of a group, given by its number or its name on this machine. Does not look up a number. Returns
-/// `None` if no group has the name, or its lookup fails.
+/// `None` if no group has the name, or its lookup fails. Returns `None` for 4294967295, too: it stands for "no group"
+/// in system calls.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
-    if let Ok(number) = name.parse() {
-        return Some(number);
+    if let Ok(number) = name.parse::<u32>() {
+        return Some(number).filter(|number| *number != u32::MAX);
     }
-    let name = CString::new(name).ok()?;
-    let mut memory = vec![0; 1 << 16]; // room for the names of the group's members
-    let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
-    // SAFETY: all pointers are to live memory of the sizes given. The entry is read only if it was found.
-    unsafe {
-        let (entry, memory, len) = (entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len());
-        libc::getgrnam_r(name.as_ptr(), entry, memory, len, &raw mut found);
-        found.as_ref().map(|group| group.gr_gid)
+    group_named(&CString::new(name).ok()?, 1 << 12)
+}
+
+/// Maximum size in bytes of a group's entry, most of which are the names of its members.
+const GROUP_MAX: usize = 1 << 26;
+
+/// Looks up the number of a group with this name. `room` is the first size in bytes of the memory for its entry; it
+/// doubles until the entry fits, up to [`GROUP_MAX`].
+fn group_named(name: &CStr, room: usize) -> Option<u32> {
+    let mut memory = vec![0; room];
+    loop {
+        let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
+        // SAFETY: all pointers are to live memory of the sizes given. The entry is read only if it was found.
+        let (error, number) = unsafe {
+            let (entry, memory, len) = (entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len());
+            let error = libc::getgrnam_r(name.as_ptr(), entry, memory, len, &raw mut found);
+            (error, found.as_ref().map(|group| group.gr_gid))
+        };
+        if error != libc::ERANGE || memory.len() >= GROUP_MAX {
+            return number;
+        }
+        memory.resize(2 * memory.len(), 0);
     }
 }
 

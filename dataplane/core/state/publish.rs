@@ -41,8 +41,9 @@ pub const VERSION: u64 = 16 << 32 | super::counters::TABLE as u64;
 pub const HEAD: usize = 4096;
 /// Alignment of the copies' places.
 const PAGE: usize = 4096;
-/// Maximum size in bytes of a copy that a reader accepts, so that a damaged head cannot exhaust its memory.
-const LEN_MAX: u64 = 256 << 20;
+/// Maximum size in bytes of a copy that a reader accepts, so that a damaged head cannot exhaust its memory. A node with
+/// a larger state does not start with a state file.
+pub const LEN_MAX: u64 = 256 << 20;
 /// Time between two copies of a state of up to 1 MiB. Each further MiB adds as much.
 pub const PERIOD: Duration = Duration::from_millis(50);
 /// Maximum number of attempts of a reader that the writer overtakes. Reading a copy takes a small part of [`PERIOD`].

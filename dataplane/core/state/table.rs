@@ -26,12 +26,12 @@ use super::layout::{
 use super::member::{Load, Member, MemberPresence};
 use super::neighbour::Neighbours;
 use super::nodes::{Nodes, PeersSnapshot};
-use super::publish::{self, CopyError, MAGIC, Publisher, VERSION};
+use super::publish::{self, CopyError, LEN_MAX, MAGIC, Publisher, VERSION};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
 use super::view::{self, View};
 use super::words::{LocalState, address_of, address_words};
-use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
+use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX, SPINES_MAX};
 use crate::wire::task::NO_MEMBER;
 
 /// Indices of the header's words.
@@ -115,6 +115,17 @@ pub enum StateError {
         path: PathBuf,
         /// Version of the file.
         found: u64,
+    },
+    /// Larger than readers accept.
+    #[error(
+        "state file {path}: a copy has {len} bytes, and readers accept at most {LEN_MAX}; \
+         use fewer cores, a smaller `pools_max`, `workers_max` or `leaves_max`, or no `state`"
+    )]
+    TooLarge {
+        /// Path of the file.
+        path: PathBuf,
+        /// Size of the state in bytes.
+        len: u64,
     },
     /// Too short, or with a contradictory header.
     #[error("state file {path}: damaged ({reason}); restart the leaf or agent that owns it")]
@@ -284,9 +295,14 @@ impl Table {
     /// never see a part of it.
     ///
     /// # Errors
-    /// For a file that another node uses, a path with another file, or a failed system call.
+    /// For a file that another node uses, a path with another file, a state larger than readers accept, or a failed
+    /// system call.
     pub fn create(path: &Path, spec: &Spec) -> Result<Self, StateError> {
         let io = |error| StateError::Io { path: path.to_owned(), error };
+        let len = Layout::new(&shape(spec)).len as u64;
+        if len > LEN_MAX {
+            return Err(StateError::TooLarge { path: path.to_owned(), len });
+        }
         // Before the lock, too: in a folder that takes no new file, the lock would fail with a less specific error.
         check_replaceable(path)?;
         let lock = NameLock::take(path).map_err(|error| lock_error(path, error))?;
@@ -881,7 +897,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     }
     let servers = within(word::SERVERS, MEMBERS_MAX)?;
     let ports = within(word::PORTS, PORTS_MAX)?;
-    let pinned = within(word::PINNED, MEMBERS_MAX + PORTS_MAX)?;
+    let pinned = within(word::PINNED, MEMBERS_MAX + SPINES_MAX + PORTS_MAX)?;
     let nodes = within(word::NODES, MEMBERS_MAX)?;
     if region.len() < Layout::POOL_ENTRIES + 8 * POOL_WORDS * pools {
         return Err(impossible());
@@ -1386,6 +1402,28 @@ mod tests {
     /// Returns the size of one copy of the state in bytes.
     fn table_len() -> usize {
         Layout::new(&shape(&spec())).len
+    }
+
+    #[test]
+    fn largest_numbers_of_neighbours_are_readable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let limits = Limits { servers: MEMBERS_MAX, ..Limits::default() };
+        let largest = Spec { ports: PORTS_MAX, spines: SPINES_MAX, limits, ..spec() };
+        let _table = Table::create(&path, &largest).unwrap();
+        assert_eq!(Snapshot::open(&path).unwrap().pools.len(), 1);
+    }
+
+    #[test]
+    fn state_larger_than_readers_accept_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let limits = Limits { pools: 8, servers: 1, workers: MEMBERS_MAX };
+        let error = Table::create(&path, &Spec { cores: CORES_MAX, limits, ..spec() }).unwrap_err();
+        assert!(matches!(error, StateError::TooLarge { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("at most 268435456; use fewer cores"), "{text}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "no file stays");
     }
 
     // promise: input.3

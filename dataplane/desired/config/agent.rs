@@ -348,11 +348,12 @@ impl HostSettings<'_> {
         let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
         let workers = if more.is_possible() { more.channels } else { least.1 };
         let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
-        Limits {
-            pools: faults.number_in(self.table, "pools_max", pools.0, pools.1),
-            servers: 1, // this host
-            workers: faults.number_in(self.table, "workers_max", workers.0, workers.1),
-        }
+        let pools = faults.number_in(self.table, "pools_max", pools.0, pools.1);
+        let workers = faults.number_in(self.table, "workers_max", workers.0, workers.1);
+        // Each pool has places for all workers. More workers than channels are a fault already.
+        let places = workers.min(CHANNELS_MAX);
+        faults.check_places(self.table, pools, places, "a smaller `workers_max`");
+        Limits { pools, servers: 1, workers } // one server: this host
     }
 }
 
@@ -754,6 +755,12 @@ overflow = "refuse"
         for (line, allowed) in [("pools_max = 1", "2 to 1024"), ("workers_max = 4", "5 to 1024")] {
             let error = limits(line).unwrap_err().to_string();
             assert!(error.contains(allowed), "{error}");
+        }
+        // The state has 262136 places. Each of 1024 pools may have 255 of them.
+        assert_eq!(limits("pools_max = 1024\nworkers_max = 255").unwrap(), limits_of(1024, 255));
+        let error = limits("pools_max = 1024\nworkers_max = 256").unwrap_err().to_string();
+        for part in ["`agent.pools_max`", "262144 in all", "262136", "`workers_max`"] {
+            assert!(error.contains(part), "{part}: {error}");
         }
         // Rings of the maximum size: no workers fit beyond the named ones. 16384 slots of 2944 bytes a worker let 89
         // workers fit into 4 GiB.

@@ -165,13 +165,17 @@ fn limits(
     let pools = room("pools_max", SPARE.pools, named.pools, POOLS_MAX);
     let name = if is_spine { "leaves_max" } else { "servers_max" };
     let servers = room(name, SPARE.servers, named.servers, MEMBERS_MAX);
-    // The state has room for `PLACES_MAX` members over all pools. The file's own number is always in the range.
+    // The state has room for `PLACES_MAX` members over all pools. A larger number in the file is a fault.
     let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
-    if is_spine {
+    let (workers, fix) = if is_spine {
         // Each `[[leaf]]` entry is one member of one pool, so a pool has at most `leaves_max` members.
-        return Limits { pools, servers, workers: servers.min(most) };
-    }
-    let workers = room("workers_max", SPARE.workers.min(most), named.workers, most);
+        (servers.min(most), "fewer [[leaf]] in a pool")
+    } else {
+        let spare = SPARE.workers.min(most);
+        (room("workers_max", spare, named.workers, most), "fewer workers in a pool")
+    };
+    // More workers than `MEMBERS_MAX` are a fault already.
+    faults.check_places(raw.leaf.table, pools, named.workers.min(MEMBERS_MAX), fix);
     Limits { pools, servers, workers }
 }
 

@@ -28,7 +28,8 @@ pub enum ControllerAddress {
 
 impl ControllerAddress {
     /// Parses an address such as `unix:/run/wedjat/fabric.ctl`, `https://controller1:7070` or
-    /// `http://127.0.0.1:7070`. Returns `None` for another form, and for `http` beyond a loopback address.
+    /// `http://127.0.0.1:7070`. Returns `None` for another form, with a user's name, and for `http` beyond a loopback
+    /// address.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
@@ -41,8 +42,9 @@ impl ControllerAddress {
                 host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
             name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
         };
-        let is_allowed =
-            !host.is_empty() && (scheme == "https" || scheme == "http" && is_loopback());
+        // The host follows a user's name and an `@`.
+        let has_form = !host.is_empty() && !host.contains('@');
+        let is_allowed = has_form && (scheme == "https" || scheme == "http" && is_loopback());
         is_allowed.then(|| Self::Url(text.to_owned()))
     }
 }
@@ -230,7 +232,10 @@ fn store(faults: &mut FaultCollector, raw: &Controller) -> StoreConfig {
             StoreConfig::File(at.get_ref().into())
         }
         (None, Some(at)) => {
-            let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+            let is_url = |url: &str| {
+                let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+                host.is_some_and(|host| !host.is_empty() && !host.starts_with([':', '/']))
+            };
             for url in at.get_ref().iter().filter(|url| !is_url(url.get_ref())) {
                 faults.note(
                     url,
@@ -238,6 +243,13 @@ fn store(faults: &mut FaultCollector, raw: &Controller) -> StoreConfig {
                     quoted(url),
                     "http://HOST:PORT or https://HOST:PORT",
                 );
+            }
+            // An incomplete set of files is a fault already.
+            let has_files = files.iter().any(|file| file.is_some());
+            let is_tls = |url: &&Spanned<String>| url.get_ref().starts_with("https://");
+            if let Some(url) = at.get_ref().iter().find(is_tls).filter(|_| !has_files) {
+                let allowed = "`etcd_ca`, `etcd_certificate` and `etcd_key` beside it";
+                faults.note(url, "controller.etcd", quoted(url), allowed);
             }
             if at.get_ref().is_empty() {
                 faults.note(at, "controller.etcd", "no members", "at least one");
@@ -291,6 +303,14 @@ mod tests {
             ),
             ("id = 1\netcd = ['http://a:1']\n", "allowed: `socket`, or `listen` in [control]"),
             (
+                "id = 1\netcd = ['http://']\nsocket = '/a'\n",
+                "found `http://`; allowed: http://HOST",
+            ),
+            (
+                "id = 1\netcd = ['http://a:1', 'https://b:1']\nsocket = '/a'\n",
+                "found `https://b:1`; allowed: `etcd_ca`, `etcd_certificate` and `etcd_key` beside",
+            ),
+            (
                 "id = 1\nstore = '/a'\nlease_s = 0\n",
                 "`controller.lease_s`: found 0; allowed: 1 to 3600",
             ),
@@ -320,6 +340,10 @@ mod tests {
         for wrong in
             ["", "unix:run", "http://10.0.0.1:7070", "10.0.0.1:7070", "ftp://a", "https://"]
         {
+            assert_eq!(ControllerAddress::parse(wrong), None, "{wrong}");
+        }
+        // A name and a password of a user precede the host.
+        for wrong in ["http://localhost:x@10.0.0.1", "https://user@controller1:7070"] {
             assert_eq!(ControllerAddress::parse(wrong), None, "{wrong}");
         }
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use wedjat_core::limits::WORKER_ID_MAX;
+use wedjat_core::limits::{PLACES_MAX, WORKER_ID_MAX};
 use wedjat_core::policy::{CATALOGUE, PolicyChoice, PolicySpec, Runs};
 use wedjat_core::state::files;
 use wedjat_core::wire::ether::Mac;
@@ -327,6 +327,22 @@ impl FaultCollector {
             self.note(&at, &key, at.get_ref(), &allowed);
             default
         })
+    }
+
+    /// Records a fault if the node's state has no room for `pools` pools with `places` places each. `fix` names what
+    /// lowers `places`.
+    pub fn check_places(&mut self, table: Table, pools: usize, places: usize, fix: &str) {
+        let all = pools.saturating_mul(places);
+        if all <= PLACES_MAX {
+            return;
+        }
+        let key = self.file.key(table, "pools_max").1;
+        let found = format!("{pools} pools with {places} places for workers each, {all} in all");
+        let allowed = format!("at most {PLACES_MAX} in all: a smaller `pools_max`, or {fix}");
+        match self.at(table, "pools_max") {
+            Some(at) => self.note(&at, &key, found, &allowed),
+            None => self.note_in_file(&key, &found, &allowed),
+        }
     }
 
     /// Returns the whole number that the file has, with its place; `None` without the key.

@@ -586,7 +586,7 @@ pub const HOST: &[Key] = &[
         Count("workers of the file to 1024"),
         Described("8 more than the file has"),
         "Room for workers of all pools. Each takes `slots` times twice `payload` bytes, 190 KiB \
-         by default; all together at most 4 GiB.",
+         by default; all together at most 4 GiB. `pools_max` times `workers_max` is at most 262136.",
     ),
     key(
         "worker_timeout_ms",

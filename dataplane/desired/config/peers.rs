@@ -105,7 +105,8 @@ fn nodes(
 }
 
 /// Refuses settings that contradict `[peers]`: a leaf, a controller, several ports or pools, replies that
-/// workers send, and key files. Also refuses policies that queue nothing at the agent: nodes pass queued tasks on.
+/// workers send, policies of leaves, and key files. Also refuses policies that queue nothing at the agent: nodes pass
+/// queued tasks on.
 fn refuse_conflicts(faults: &mut FaultCollector, raw: &raw_agent::File, entry: &raw_agent::Peers) {
     let key = "peers";
     let sends = faults.word::<ReplyPath>(raw.agent.table, "worker_sends");
@@ -137,6 +138,10 @@ fn refuse_conflicts(faults: &mut FaultCollector, raw: &raw_agent::File, entry: &
             let found = format!("{} beside [peers]", quoted(&pool.policy));
             let allowed = "a policy that queues tasks at the agent, such as cfcfs or jbsq(k=2)";
             faults.note(&pool.policy, "pool.policy", found, allowed);
+        }
+        if let Some(at) = &pool.leaf_policy {
+            let found = format!("{} beside [peers]", quoted(at));
+            faults.note(at, "pool.leaf_policy", found, "none: no leaf gets reports of workers");
         }
         if let Some(at) = &pool.key_file {
             let found = format!("{} beside [peers]", quoted(at));
@@ -244,6 +249,11 @@ workers = "0-3"
             ),
             ("cfcfs", "jsq", ["pool.policy", "`jsq` beside [peers]", "jbsq(k=2)"]),
             ("core = 1", "core = 1\nworker_sends = 'must'", ["peers", "worker_sends", "core"]),
+            (
+                "\"cfcfs\"",
+                "\"cfcfs\"\nleaf_policy = \"jiq\"",
+                ["pool.leaf_policy", "`jiq` beside [peers]", "no leaf"],
+            ),
         ] {
             assert!(GOOD.contains(old), "{old}");
             let error = parse(&GOOD.replacen(old, new, 1)).unwrap_err().to_string();

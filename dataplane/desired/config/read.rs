@@ -374,7 +374,7 @@ impl TypeReader {
                 let is_wrong = |at: &&Spanned<DeValue<'_>>| {
                     !matches!(self::item(at.get_ref()), Item::Integer(0..))
                 };
-                list.iter().filter(is_wrong).for_each(|at| wrong(at, "a whole number"));
+                list.iter().filter(is_wrong).for_each(|at| wrong(at, "a whole number from 0"));
             }
             (Kind::Numbers(_), _, DeValue::Table(table)) => {
                 let is_wrong = |at: &&Spanned<DeValue<'_>>| {
@@ -478,13 +478,16 @@ fn syntax_fault(error: &toml::de::Error, text: &str) -> ConfigFault {
 fn key_at(text: &str, line: usize) -> String {
     let mut table = "";
     let mut key = "";
-    // Number of open brackets of a list that spans several lines. Brackets in texts count as well: the name of the key
-    // is only a hint.
+    // Number of open brackets of a list that spans several lines. Brackets in texts, and in comments behind values,
+    // count as well: the name of the key is only a hint.
     let mut open = 0_i32;
     for content in text.lines().take(line).map(str::trim) {
+        if content.starts_with('#') {
+            continue;
+        }
         let is_continued = open > 0;
         open += content.matches('[').count() as i32 - content.matches(']').count() as i32;
-        if is_continued || content.starts_with('#') {
+        if is_continued {
             continue;
         }
         if content.starts_with('[') {

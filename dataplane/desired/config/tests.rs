@@ -943,13 +943,36 @@ fn wrong_types_are_reported_as_wrong_values() {
     messages.iter().for_each(|message| println!("found{message}"));
 }
 
+#[test]
+fn more_places_than_the_state_has_are_refused() {
+    // 262,136 places in all: 873 pools of 300 workers are 261,900, and 874 are 262,200.
+    let with = |pools: usize| {
+        let text = GOOD.replace("\"0-31\"", "\"0-299\"");
+        parse(&text.replace("seed = 7", &format!("pools_max = {pools}")))
+    };
+    assert_eq!(with(873).unwrap().leaf.limits.workers, 300);
+    let error = with(874).unwrap_err().to_string();
+    for part in ["leaf.toml:7", "`leaf.pools_max`", "262200 in all", "262136", "fewer workers"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
 // promise: input.2
 #[test]
 fn key_of_a_multi_line_list_is_named() {
     let text = GOOD.replace("cores = [1]", "cores = [\n  1,\n  # two\n  \"x\",\n]");
     let fault = &parse(&text).unwrap_err().faults[0];
     assert_eq!((&fault.key[..], &fault.found[..]), ("leaf.cores", "\"x\""));
-    assert_eq!(fault.allowed, "a whole number");
+    assert_eq!(fault.allowed, "a whole number from 0");
+    let negative = GOOD.replace("cores = [1]", "cores = [-1]");
+    assert_eq!(parse(&negative).unwrap_err().faults[0].allowed, "a whole number from 0");
+}
+
+#[test]
+fn brackets_in_comments_open_no_list() {
+    let text = GOOD.replace("cores = [1]", "# [an open bracket\ncores = [1]");
+    let error = parse(&text.replace("seed = 7", "seed = = 7")).unwrap_err();
+    assert_eq!(error.faults[0].key, "leaf.seed");
 }
 
 // promise: input.2

@@ -230,6 +230,14 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                         continue;
                     };
                     steps.push(Step::Add { pool, member, identity, entry: Box::new(Some(entry)) });
+                    // The same update may drain or remove the worker, which no other difference says.
+                    let worker = to.members.get(member.index()).copied().flatten();
+                    if worker.is_some_and(|worker| worker.is_leaving) {
+                        self.withdraw_channel(to, member);
+                        steps.push(Step::Retire { pool, member });
+                    } else if worker.is_some_and(|worker| worker.is_drained) {
+                        steps.push(Step::Drain { pool, member, is_drained: true });
+                    }
                 }
                 (Difference::Leave(member), Some(to)) => {
                     self.withdraw_channel(to, member);

@@ -71,14 +71,19 @@ impl Differences<'_> {
             .collect()
     }
 
-    /// Returns the indices of pools in both memberships with a changed policy, members or speeds. Their policies
-    /// recompute derived state once, after all other steps of the update. A new pool's policy does so at its creation.
+    /// Returns the indices of pools with a changed policy, members or speeds, and of new pools with members. Their
+    /// policies recompute derived state once, after all other steps of the update. A new pool's policy does so at its
+    /// creation, too, but later steps may forbid the choice of members.
     pub fn changed_pools(&self) -> Vec<usize> {
-        let has_changed = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
-            (Some(Some(from)), Some(to)) => {
-                from.settings.policy != to.settings.policy || from.members != to.members
+        let has_changed = |&pool: &usize| {
+            let from = self.from.pools.get(pool).and_then(Option::as_ref);
+            match (from, &self.to.pools[pool]) {
+                (Some(from), Some(to)) => {
+                    from.settings.policy != to.settings.policy || from.members != to.members
+                }
+                (None, Some(to)) => !to.members.is_empty(),
+                (_, None) => false,
             }
-            _ => false,
         };
         (0..self.to.pools.len()).filter(has_changed).collect()
     }

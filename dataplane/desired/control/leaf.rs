@@ -215,10 +215,7 @@ impl Cores for LeafCores {
 impl LeafCores {
     /// Checks that the address may be a server's.
     fn check_address(&self, ip: IpAddr) -> Result<(), ChangeError> {
-        match self.network.is_service(ip) {
-            true => refused(format!("server {ip}"), "it is a service address of the node's"),
-            false => self.check_host("server", ip).and_then(|()| check_is_remote(ip)),
-        }
+        self.check_host("server", ip).and_then(|()| check_is_remote(ip))
     }
 
     /// Checks that the address is a host's, and not the node's own.

@@ -21,7 +21,7 @@ mod invariants;
 mod leaf;
 mod membership;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -308,6 +308,7 @@ impl<C: Cores> Control<C> {
             self.cores.check(change)?;
             self.change(&mut next, change)?;
         }
+        check_services(&next)?;
         self.cores.check_agent(&of_agent(changes), &next)?;
         Ok(next)
     }
@@ -494,7 +495,8 @@ impl<C: Cores> Control<C> {
         Ok(())
     }
 
-    /// Adds workers of the server with address `ip` to the pool `id` in `next`.
+    /// Adds workers of the server with address `ip` to the pool `id` in `next`. Of several entries with the address,
+    /// they get the one that the pool's other workers there have, or the first.
     fn add_workers(
         &self,
         next: &mut Membership,
@@ -502,7 +504,10 @@ impl<C: Cores> Control<C> {
         workers: &[u16],
         speed: f64,
     ) -> Result<(), ChangeError> {
-        let server = servers_at(next, ip)?[0];
+        let servers = servers_at(next, ip)?;
+        let members = next.pool(id).into_iter().flat_map(|(_, pool)| pool.members.iter().flatten());
+        let mut entries = members.map(|worker| usize::from(worker.server));
+        let server = entries.find(|server| servers.contains(server)).unwrap_or(servers[0]);
         if let Some(Server { ip, is_leaving: true, .. }) = next.servers[server] {
             return Err(ChangeError::Taken { what: format!("server {ip}"), is_leaving: true });
         }
@@ -684,20 +689,20 @@ fn check_limit(
     if count <= most { Ok(()) } else { Err(ChangeError::Full { what, most, setting }) }
 }
 
-/// Drains or undrains workers in all their pools. Refuses a leaving worker.
+/// Drains or undrains workers in all pools in which they stay. Refuses a worker that is leaving all its pools.
 fn drain(
     membership: &mut Membership,
     workers: &[u16],
     is_drained: bool,
 ) -> Result<(), ChangeError> {
     for &id in workers {
-        for worker in workers_of(membership, None, id)? {
-            if worker.is_leaving {
-                let reason = "it is leaving, and receives no more tasks".to_owned();
-                return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
-            }
-            worker.is_drained = is_drained;
+        let workers = workers_of(membership, None, id)?.into_iter();
+        let staying: Vec<_> = workers.filter(|worker| !worker.is_leaving).collect();
+        if staying.is_empty() {
+            let reason = "it is leaving, and receives no more tasks".to_owned();
+            return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
         }
+        staying.into_iter().for_each(|worker| worker.is_drained = is_drained);
     }
     Ok(())
 }
@@ -752,6 +757,20 @@ fn set_service(
     }
     pool_of(membership, id)?.settings.service = ip;
     Ok(())
+}
+
+/// Checks that no server has the service address of a pool. It sees the result of all changes, because one may free an
+/// address for another.
+fn check_services(membership: &Membership) -> Result<(), ChangeError> {
+    let pools = membership.pools.iter().flatten();
+    let services: BTreeSet<_> = pools.filter_map(|pool| pool.settings.service).collect();
+    let mut servers = membership.servers.iter().flatten();
+    match servers.find(|server| services.contains(&server.ip)) {
+        Some(Server { ip, .. }) => {
+            refused(format!("server {ip}"), "it is a service address of the node's")
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the worker with this id; for a spine's leaf, in each of its pools or in a given one.

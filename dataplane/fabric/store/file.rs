@@ -1,10 +1,9 @@
-//! Store in one file, for a single controller. The file is a database of redb, an embedded key-value store. It has a
-//! log of the events of each version, and the whole fabric at one version, the base.
+//! Store in one file, for a single controller. The file is a database of redb, an embedded key-value store. It has the
+//! whole fabric at one version, the base, and a log of the events of each later version.
 //!
-//! The database never opens an incomplete file: a new file is made under another name and renamed. An I/O
-//! error, such as a full disk, closes the database. The next [`Store::lead`] opens it again, with a backoff.
-//! Each open verifies all pages. Each write commits in two phases, so that no open falls back to the version
-//! before the last one.
+//! The database never opens an incomplete file: a new file is made under another name and renamed. An error, such as
+//! a full disk, closes the database. The next [`Store::lead`] opens it again, with a backoff. Each open verifies all
+//! pages. Each write commits in two phases, so that no open falls back to the version before the last one.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -64,7 +63,8 @@ impl<E: Into<redb::Error>> From<E> for Failure {
 }
 
 impl Failure {
-    /// Converts the failure of an operation on this file.
+    /// Converts the failure of an operation on this file. A running controller ends after [`StoreError::DamagedFile`],
+    /// and tries again after other errors.
     fn for_file(self, path: &Path) -> StoreError {
         let path = path.to_owned();
         match self {
@@ -95,7 +95,8 @@ fn guard<T>(path: &Path, operation: impl FnOnce() -> Result<T, Failure>) -> Resu
     done.unwrap_or_else(damaged).map_err(|failure| failure.for_file(path))
 }
 
-/// Opens the database in `file`. Creates it if the file is empty.
+/// Opens the database in `file`. Creates it if the file is empty. Takes an open file instead of a path, so that redb
+/// uses the file that the caller checked.
 fn database(file: File) -> Result<Database, Failure> {
     let backend = FileBackend::new(file)?;
     Ok(Builder::new().set_check_integrity_on_open(true).create_with_backend(backend)?)
@@ -118,8 +119,8 @@ impl FileStore {
     /// Opens the file. Creates it with mode 0600 if it is missing.
     ///
     /// # Errors
-    /// If another controller has the file, another user could have written it, it is damaged, or the system
-    /// refuses.
+    /// If another controller has the file, another user has access to it, it is damaged or of a later release, or the
+    /// system refuses.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = NameLock::take(path).map_err(|error| (path.to_owned(), error))?;
         let (path, backoff) = (path.to_owned(), Duration::ZERO);
@@ -131,12 +132,12 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Converts an error of the system.
+    /// Adds the file's path to an error of the system.
     fn system(&self, error: io::Error) -> StoreError {
         (self.path.clone(), error).into()
     }
 
-    /// Finds the file; `None` if it is missing. Refuses one that another user could have written.
+    /// Finds the file; `None` if it is missing. Refuses one to which a user other than this one and root has access.
     fn find(&self) -> Result<Option<ExistingFile>, StoreError> {
         let file = ExistingFile::at(&self.path).map_err(|error| self.system(error))?;
         if let Some(fault) = file.as_ref().and_then(|file| file.check_private().err()) {
@@ -208,7 +209,7 @@ impl FileStore {
     }
 
     /// Returns the term with which this process leads. At its first lead, takes the next term and writes it to the
-    /// file.
+    /// file. Does so again if the stored term is not its own, for example after an operator replaced the file.
     fn begin(&mut self) -> Result<u64, StoreError> {
         let own_term = self.term;
         let term = self.call(|database| {
@@ -228,7 +229,8 @@ impl FileStore {
         Ok(term)
     }
 
-    /// Writes a fabric into an empty store. The first term of a new file is 1.
+    /// Writes the first fabric into a new file. Refuses a file with which a controller has led: the first term of a new
+    /// file is 1.
     pub(super) fn begin_with(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         if self.begin()? > 1 {
             let reason = "it has a fabric already; name a new file".to_owned();

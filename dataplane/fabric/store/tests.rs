@@ -11,7 +11,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::*;
 
 /// Number of the file's bit that selects the newer of redb's two commit slots: bit 0 of byte 9. No digest covers it, so
-/// the tests leave it out (docs/reference/limits.md).
+/// the test of header bits leaves it out (docs/reference/limits.md).
 const NEWER_SLOT: usize = 8 * 9;
 
 /// Runs a future to its end.
@@ -25,8 +25,8 @@ fn load(path: &Path) -> Result<(u64, Fabric), StoreError> {
     run(async { Ok((store.lead(|_| {}).await?, store.load().await?)) })
 }
 
-/// Appends one version for each of `leaves`, which adds a leaf, with a compaction after half of them. Returns the last
-/// version's fabric.
+/// Appends `leaves` versions, each with one more leaf. Compacts the store after half of them, so that it has both parts
+/// and a log. Returns the last version's fabric.
 fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
     let mut fabric = Fabric::default();
     run(async {
@@ -44,8 +44,8 @@ fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
     fabric
 }
 
-/// Returns the bytes of a closed store, and of one whose process was killed, with their fabric. The bytes before the
-/// close stand for the killed process.
+/// Returns the bytes of a closed store, and of one whose process was killed, with their fabric. redb recovers the
+/// second one when it opens it. The bytes before the close stand for the killed process.
 fn stores(folder: &Path) -> ([Vec<u8>; 2], Fabric) {
     let path = folder.join("fabric");
     let mut store = FileStore::open(&path).unwrap();
@@ -110,7 +110,7 @@ fn damaged_file_is_reported_or_harmless() {
             reported += u32::from(check_damaged(&path, &bytes, &stored, &damage));
         }
     }
-    // Some rounds hit bytes of no live page, and load the stored fabric. At least a fifth must be reported.
+    // Some rounds hit bytes of no live page, and load the stored fabric. More than a fifth must be reported.
     assert!(reported > 40, "{reported} of 200");
 }
 

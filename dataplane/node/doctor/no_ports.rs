@@ -17,8 +17,8 @@ pub fn probe(_: NodeConfig<'_>, _: &[String], _: Option<u16>) -> Vec<Finding> {
     vec![Finding::fail("ports", "this build has no DPDK, so it cannot open them", "")]
 }
 
-/// Checks nothing: this build has no memif, DPDK's device for packets in shared memory. [`library`] reports the missing
-/// DPDK.
+/// Checks no socket: this build has no memif, DPDK's device for packets in shared memory. [`library`] reports the
+/// missing DPDK.
 pub fn memif_socket(_: &Device, name: &str) -> Finding {
     Finding::ok(name, "EAL makes it with net_memif")
 }

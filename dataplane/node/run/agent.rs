@@ -1,5 +1,5 @@
-//! The agent as a process: one dispatcher core gives tasks to the workers of this host, and sends their replies. The
-//! calling thread also watches the workers' locks.
+//! The agent as a process: one dispatcher core gives tasks to the workers of this host, and sends their replies, except
+//! those that worker threads send themselves. The calling thread also watches the workers' locks.
 //!
 //! Workers are processes that attach to a region, the memory shared with the agent, or threads of this process. The
 //! region has one channel per worker. The account is the report of a process at its end.
@@ -51,13 +51,13 @@ pub fn run(
     start(config, options, || Ok(region(&config.host)?), None, stop, report)
 }
 
-/// Transmit queues for worker threads: for each port, one queue per thread.
+/// Transmit queues for worker threads, by port. A port has one per worker, or fewer if its device has no more to spare.
 pub(super) type Queues = Vec<Vec<Outlet>>;
 
 /// Workers that are threads of this process.
 #[derive(Default)]
 pub(super) struct ThreadWorkers {
-    /// Unfinished tasks by worker, shared with the dispatcher.
+    /// Unfinished tasks by the leaf's chosen worker, shared with the dispatcher.
     pub load: Arc<NamedLoad>,
     /// Counters of the workers that send their replies themselves.
     pub counters: Vec<Counters>,
@@ -68,13 +68,13 @@ pub(super) struct ThreadWorkers {
     pub threads: Vec<JoinHandle<()>>,
 }
 
-/// Function that starts the threads, given transmit queues and the signer.
+/// Function that starts the worker threads, given transmit queues and the signer.
 pub(super) type StartThreadWorkers<'a> =
     &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<ThreadWorkers, LaunchError>;
 
-/// Runs the agent, with workers that are processes (`start_threads` is `None`) or threads. `create_region` creates the
-/// region of the workers. Starts worker threads after the devices, whose transmit queues they need, and before the
-/// dispatcher, which needs their channels.
+/// Runs the agent, with workers that are processes (`start_threads` is `None`, from [`run`]) or threads (module
+/// `threads`). `create_region` creates the region of the workers. Starts worker threads after the devices, whose
+/// transmit queues they need, and before the dispatcher, which needs their channels.
 pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
@@ -125,7 +125,7 @@ pub(super) fn start(
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let macs = devices.devices.iter().map(|device| Mac(device.mac()));
     let addresses = config.addresses(macs).collect();
-    // The agent's address is that of the port towards its first leaf; of the first port without a leaf.
+    // The agent's address is that of the port towards its first leaf, or without a leaf, of its first port.
     let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
     let parts = NodeParts {
         id: NodeId::Agent(port.ip),
@@ -167,7 +167,7 @@ struct AgentCore {
     parts: Parts<Mbuf, PoolHandle>,
     /// Addresses of the ports, in the ports' order.
     addresses: Vec<PortAddress>,
-    /// Unfinished tasks by worker, shared with threads.
+    /// Unfinished tasks by the leaf's chosen worker, shared with threads.
     load: Arc<NamedLoad>,
     /// Counters of workers that are threads and send their replies themselves.
     counters: Vec<Counters>,

@@ -245,7 +245,13 @@ impl Chooser {
         };
         self.sleep(capture.longest());
         let number = Some(session.stats.number);
-        let stats = match self.ask(|handle, answer| handle.stop_tap(number, answer))? {
+        let stopped = self.ask(|handle, answer| {
+            handle.stop_tap(number, move |result| {
+                answer(result);
+                true
+            });
+        });
+        let stats = match stopped? {
             Ok(stats) => stats,
             Err(_) => return Some(Err("a client's tap has ended the capture".to_owned())),
         };

@@ -74,8 +74,8 @@ impl Causes {
         }
     }
 
-    /// Returns messages about spoofed replies that the log does not have yet: one per source and worker.
-    /// Skips workers that the membership lacks.
+    /// Returns messages about spoofed replies that the log does not have yet: one per source and worker, with the
+    /// setting to correct. Skips workers that the membership lacks: they have no server to compare with.
     fn new_spoofed(&mut self, membership: &Membership) -> Vec<String> {
         let mut lines = Vec::new();
         for reply in
@@ -112,8 +112,8 @@ impl Causes {
     /// Returns a message about a new cause at a port, and marks the cause as logged. Returns `None` without a new one.
     ///
     /// A cause is the drop reason of at least 90% of the port's packets, and of at least [`REFUSED_MIN`]. Packets to
-    /// other hosts (strays) do not count. A reason that shows an error in the setup is a cause from its first packet.
-    /// `received` is the number of packets that the port received.
+    /// other hosts (strays) do not count. A reason with [`DropReason::is_setup_error`] is a cause from its first
+    /// packet. `received` is the number of packets received by the port since its start.
     fn new_cause(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
         let refused =
             |reason| self.refusals.iter().map(|core| core.count(port, reason)).sum::<u64>();

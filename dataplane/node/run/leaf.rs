@@ -1,5 +1,5 @@
 //! The leaf or spine as a process: one or several dispatcher cores, which send each task to a worker or a leaf. The
-//! first core may also run an agent, the role that gives tasks to the workers of this host.
+//! core of a leaf with one core may also run an agent, the role that gives tasks to the workers of this host.
 //!
 //! The table is the node's published state. The predecessor is the last process of this node: a start takes over the
 //! loads and MAC addresses of its state file.
@@ -151,10 +151,10 @@ struct LeafCore {
     commands: Commands,
     /// Mempool for packets that the core makes.
     pool: PoolHandle,
-    /// Total number of packet buffers.
+    /// Total number of packet buffers, the capacity of the link to the agent.
     mbufs: usize,
-    /// True to leave tasks in their devices until workers are reachable, at most for a short time after a link-up. Real
-    /// devices come up one after another.
+    /// True to leave tasks in their devices until workers are reachable, at most for a short time after a link-up, and
+    /// to announce the node's addresses after one. Real devices come up one after another.
     has_link_up_delay: bool,
     /// Parts of the agent on the same core, if it has one.
     agent: Option<Parts<Mbuf, PoolHandle>>,

@@ -169,8 +169,9 @@ pub enum LaunchError {
     },
 }
 
-/// Logs a device's link event, or the removal of its interface. May log one exit of a memif peer twice, because the
-/// link goes down a moment before the count of disconnects changes.
+/// Logs a device's link event. If the kernel has removed the interface of an AF_PACKET or AF_XDP device, logs that
+/// instead, because the link never comes back. May log one exit of a memif peer twice, because the link goes down a
+/// moment before the count of disconnects changes.
 fn log_link_event(port: usize, device: &Device, is_up: bool) {
     if device.is_removed() {
         return log::error!(
@@ -239,9 +240,9 @@ impl LinkState {
         Self { is_up: device.link().up, disconnects }
     }
 
-    /// Returns the events between two states, in order: false for a link that went down, true for one that came up. If
-    /// a successor of a memif peer connects at once, the link is up at both checks. The number of disconnects then
-    /// shows both events.
+    /// Returns the events between two states, in order: false for a link that went down, true for one that came up. A
+    /// memif peer can leave between two checks with the same link state, for example if its successor connects at once.
+    /// The number of disconnects then shows the events.
     fn events_until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
         let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
         let came_up = now.is_up && (went_down || !self.is_up);
@@ -272,7 +273,7 @@ impl Links {
 }
 
 /// Interface for changes and observation of a running node: a file with changes, a reload signal, and sockets. Other
-/// threads read them and send requests to the watching thread, which alone changes the node.
+/// threads read the file and the sockets. They send requests to the watching thread, which alone changes the node.
 struct ControlInterface {
     /// Set by a signal to request a reload.
     reload: Arc<AtomicBool>,
@@ -283,8 +284,8 @@ struct ControlInterface {
 }
 
 impl ControlInterface {
-    /// Opens the interface: the file with changes, the reload signal, and the configured sockets beside the state
-    /// file. Its threads run on these CPUs.
+    /// Opens the interface: starts the reader of the file with changes, and serves the configured addresses and the
+    /// socket beside the state file. The thread of the sockets runs on `cpus`.
     fn open<C: Cores>(
         requests: &Requests<C>,
         options: &Options,
@@ -411,6 +412,13 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
+    /// Publishes the stalls of the cores, and logs those that have become long.
+    fn check_stalls(&self, stalls: &mut StallWatch) {
+        for line in stalls.update(self.counters, Instant::now()) {
+            log::warn!("{line}");
+        }
+    }
+
     /// Runs until a core ends, after a stop request or a failure. Then stops all cores, and continues the checks until
     /// all have ended. `cores` are the cores' threads. `check` does the node's own checks and serves requests for about
     /// the given time. `report` gets a line of statistics per second.
@@ -439,9 +447,7 @@ impl Watch<'_> {
                 self.stop.store(true, Release);
             }
             supervisor.update(self.counters, Instant::now());
-            for line in stalls.update(self.counters, Instant::now()) {
-                log::warn!("{line}");
-            }
+            self.check_stalls(&mut stalls);
             if self.stop.load(Acquire) {
                 supervisor.stopping();
             }
@@ -449,10 +455,12 @@ impl Watch<'_> {
             check(if remaining.is_zero() { self.interval } else { remaining.min(self.interval) });
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
+                // A stall may have ended meanwhile. Its core has counted it, so the gauge must not have it any more.
+                self.check_stalls(&mut stalls);
                 let now = Totals::read(self.counters);
                 let time = CoreTime { cores: self.counters.len(), ticks_hz: self.ticks_hz };
                 let line = stats::line(running.as_secs_f64(), &before, &now, seconds, time);
-                // Present if stalls took a tenth or more of the cores' time.
+                // Present if a stall ended and stalls took a tenth or more of the cores' time.
                 if let Some(text) = stats::starvation(&before, &now, seconds, time) {
                     log::warn!("{text}");
                 }
@@ -478,7 +486,7 @@ fn all_port_stats(devices: &[Device]) -> Vec<PortStats> {
     devices.iter().map(stats).collect()
 }
 
-/// Returns the statistics of a device since its start, without the driver's extended ones.
+/// Returns the statistics of a device since its start, for the node's account. Leaves out the driver's extended ones.
 fn port_stats(device: &Device) -> PortStats {
     let stats = device.stats();
     PortStats {

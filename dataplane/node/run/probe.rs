@@ -15,7 +15,7 @@ use super::{LaunchError, Options};
 /// whose devices steer replies to the core of their task; `None` for other nodes.
 ///
 /// # Errors
-/// If a start would fail, or a driver does not describe its device.
+/// If a CPU, EAL, the mempool or a device is not available, or a driver does not describe its device.
 pub fn probe(
     config: NodeConfig<'_>,
     eal: &[String],

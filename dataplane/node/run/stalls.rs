@@ -63,7 +63,7 @@ impl StallWatch {
     }
 
     /// Ends the watch after the end of the cores. Keeps the stall of a core that never polled. Clears the gauge of each
-    /// core that has polled: it counted its stall itself at its next poll.
+    /// core that has polled, because it counted its stall itself: at its next poll, or at the end of its loop.
     pub fn end(&mut self, counters: &[Counters], now: Instant) {
         self.update(counters, now);
         for counters in counters.iter().filter(|counters| counters.polls() > 0) {

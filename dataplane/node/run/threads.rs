@@ -53,7 +53,8 @@ const GRANT_MAX: Duration = Duration::from_secs(60);
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Function of a worker: writes a reply and returns its length, or returns `None` for no reply. It must not take longer
-/// than `worker_timeout_ms`; a slower worker gets no new tasks.
+/// than `worker_timeout_ms`. A slower worker gets no new tasks until it answers. If the dispatcher sends its replies,
+/// it gets none at all.
 pub trait Serve: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static {}
 impl<S: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static> Serve for S {}
 
@@ -136,7 +137,7 @@ fn create_workers(
 ) -> Result<ThreadWorkers, LaunchError> {
     let (host, identities) = (&config.host, config.host.identities());
     // Counts unfinished tasks by the worker that the leaf chose. Another worker may serve a task, and its reply must
-    // report the chosen worker's count. So all workers share the counts.
+    // report the chosen worker's count. So the dispatcher and all workers that send replies share the counts.
     let load = Arc::new(NamedLoad::new(identities.len()));
     let mut workers = ThreadWorkers { load: Arc::clone(&load), ..ThreadWorkers::default() };
     let queue_sets = queue_sets(queues, config)?;
@@ -243,7 +244,7 @@ fn spawn(
 
 /// Runs a worker whose replies the dispatcher sends: it gets tasks and returns replies through the rings of its channel
 /// in `region`. `payload` is the maximum length of a reply in bytes. Returns after the agent's stop, or after an error,
-/// which it logs.
+/// which it logs, for example if the agent excluded a slow worker.
 fn run_on_rings(
     name: &str,
     region: &Arc<WorkerRegion>,

@@ -45,8 +45,9 @@ impl WorkerWatch {
     }
 }
 
-/// Reports dead workers to the core: those with a granted claim and a free lock. Reads the claim before the lock. So
-/// the death carries the claim of the dead worker, and the core ignores it if a successor has the grant by then.
+/// Reports dead workers to the core: those with a granted claim and a free lock. Reads the claim before the lock, so
+/// that the death carries the dead worker's claim and not a successor's. The core ignores the death if a successor has
+/// the grant by then.
 pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     for channel in 0..region.shape().channels {
         let claim = region.granted(channel); // 0 for none

@@ -283,3 +283,16 @@ fn probing_leaf_gets_the_queue_length() {
         assert!(shared.rig.agent.counters().balances());
     }
 }
+
+#[test]
+fn probe_without_an_answer_is_not_counted() {
+    for family in FAMILIES {
+        // The agent has not resolved its leaf yet.
+        let mut rig = Rig::over(family, "jbsq(k=8)", 1, 64, Overflow::Drop);
+        let probe = Header::queue_probe(POOL, 9, 10, 1);
+        rig.send(&family.packet((LEAF, LEAF_MAC), (AGENT, 1234, 1234), &probe, &[]));
+        assert_eq!(rig.agent.counters().read(Counter::Consumed), 1);
+        assert_eq!(rig.agent.counters().read(Counter::QueueProbes), 0);
+        assert!(rig.agent.counters().balances());
+    }
+}

@@ -374,6 +374,19 @@ fn queued_tasks_survive_their_workers() {
     rig.assert_accounted();
 }
 
+#[test]
+fn unreachable_worker_is_back_once_it_registers() {
+    for message in [join(12, 0), alive(12, 0)] {
+        let mut rig = registering("random");
+        rig.send_message(&join(12, 0));
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        view.set_presence(Member(member_of(12)), MemberPresence::Unreachable);
+        rig.send_message(&message);
+        assert_eq!(rig.presence(12), MemberPresence::Registered);
+        assert_eq!(rig.count(Counter::WorkersBack), 1);
+    }
+}
+
 // promise: membership.4
 #[test]
 fn silence_and_return_reach_all_cores() {
@@ -539,6 +552,27 @@ fn added_worker_waits_for_its_registration() {
     rig.change(&mut control, &["add-workers pool=7 workers=21 server=10.0.2.11"]);
     assert_eq!(rig.chosen(50), [10].into());
     rig.assert_accounted();
+}
+
+#[test]
+fn added_worker_registers_as_its_pools_entry_says() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+    let text = config_text(&networks, "random", false, 1, (64, Overflow::Drop));
+    let entry = "[[pool]]\nid = 8\npolicy = 'random'\n\
+        [[server]]\nip = '10.0.2.11'\npool = 8\nworkers = '30'\nregisters = true\n";
+    let (mut rigs, mut control) = rigs_with_control(&(text + entry), None, true, 256);
+    let changes = [
+        "add-workers pool=8 workers=31 server=10.0.2.11",
+        "add-workers pool=7 workers=20 server=10.0.2.11",
+    ];
+    rigs[0].change(&mut control, &changes);
+    let membership = control.membership();
+    let registers = |id: u16| {
+        let (pool, place) = membership.worker(id).unwrap();
+        let worker = membership.pools[pool].as_ref().unwrap().members[place].unwrap();
+        membership.servers[usize::from(worker.server)].unwrap().registers
+    };
+    assert_eq!([20, 30, 31].map(registers), [false, true, true]);
 }
 
 // promise: membership.4

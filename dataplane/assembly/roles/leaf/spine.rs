@@ -8,6 +8,7 @@
 //! `wait` polls after some nanoseconds. `assert_accounted` checks the ledger and the buffers at the end.
 //! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
+use wedjat_core::stage::takeover::InheritedEstimate;
 use wedjat_core::state::{Load, MemberPresence};
 use wedjat_core::wire::arp;
 
@@ -298,6 +299,22 @@ fn every_bad_signal_is_counted_and_ignored() {
     }
 }
 
+#[test]
+fn restarted_spine_leaves_out_silent_leaves() {
+    for family in BOTH {
+        let mut rig = spine(family, "horus-spine");
+        let presence = MemberPresence::Silent;
+        let silent = InheritedEstimate { load: Load(0), outstanding: 0, presence };
+        rig.leaf.stages_mut().take_over(0, &[(Member(0), silent)]);
+        assert_eq!(rig.leaf(0), (MemberPresence::Silent, false));
+        // The leaf is back with its next signal.
+        rig.receive_signal(&signal_frame(0, Code::KeepAlive, 1, 4, Load(0)));
+        rig.wait(MS / 10);
+        assert_eq!(rig.leaf(0), (MemberPresence::Registered, true));
+        rig.assert_accounted();
+    }
+}
+
 // promise: fabric.2
 #[test]
 fn silent_leaf_is_excluded_within_50_ms() {
@@ -457,6 +474,45 @@ fn announced(rig: &mut Rig) -> Vec<u32> {
         is_one.then_some(packet.sender)
     };
     rig.receive(CLIENTS).into_iter().filter_map(announcement).collect()
+}
+
+#[test]
+fn leaf_leaving_one_pool_can_be_drained() {
+    let (mut rigs, mut control) =
+        rigs_with_control(&text(Family::V4, "random", 1), None, true, 256);
+    let member = |control: &Control, pool| {
+        let (pool, place) = control.membership().place(pool, 41)?;
+        control.membership().pools[pool].as_ref()?.members[place]
+    };
+    // Leaf 41 is leaving pool 7, and stays in pool 8.
+    let rig = &mut rigs[0];
+    rig.change(&mut control, &["remove-workers pool=7 workers=41", "drain workers=41"]);
+    assert!(member(&control, 8).unwrap().is_drained);
+    assert!(member(&control, 7).is_none_or(|one| one.is_leaving && !one.is_drained));
+    // Changes nothing, but waits until the core has applied the end of the removal.
+    rig.change(&mut control, &[]);
+    rig.change(&mut control, &["undrain workers=41"]);
+    assert!(!member(&control, 8).unwrap().is_drained);
+    let changes = ["remove-workers pool=8 workers=41", "drain workers=41"];
+    let changes: Vec<_> = changes.iter().map(|text| text.parse().unwrap()).collect();
+    let error = control.apply_all(&changes).unwrap_err().to_string();
+    assert!(error.contains("worker 41: it is leaving"), "{error}");
+}
+
+#[test]
+fn changes_of_one_request_share_no_address() {
+    let (mut rigs, mut control) =
+        rigs_with_control(&text(Family::V4, "random", 1), None, true, 256);
+    let changes = ["set-service pool=8 ip=10.0.2.77", "add-server ip=10.0.2.77"];
+    let both: Vec<_> = changes.iter().map(|text| text.parse().unwrap()).collect();
+    let error = control.apply_all(&both).unwrap_err().to_string();
+    assert!(error.contains("server 10.0.2.77: it is a service address of the node's"), "{error}");
+    // The service address becomes free for a server in the same request, before or after the server comes.
+    rigs[0].change(&mut control, &["set-service pool=8 ip=10.0.2.77"]);
+    rigs[0].change(&mut control, &["add-server ip=10.0.2.77", "set-service pool=8"]);
+    let servers = &control.membership().servers;
+    let ips: Vec<_> = servers.iter().flatten().map(|server| server.ip).collect();
+    assert!(ips.contains(&std::net::IpAddr::from([10, 0, 2, 77])), "{ips:?}");
 }
 
 // promise: fabric.3

@@ -10,12 +10,20 @@ use crate::state::Member;
 /// A cell: its member with a probability, else the alias.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// The cell's member is chosen if a random number of 32 bits does not exceed this, otherwise the alias.
+    /// The cell's member is chosen if a random number of 32 bits is below this, otherwise the alias.
     threshold: u32,
     /// The cell's own member.
     member: Member,
     /// Member with a weight above the mean, which gets the rest of the cell. The cell's own member if there is no rest.
     alias: Member,
+}
+
+impl Cell {
+    /// Returns true if these random bits choose the cell's own member. Never true for one without weight.
+    #[inline(always)]
+    fn is_own(&self, bits: u32) -> bool {
+        bits < self.threshold
+    }
 }
 
 /// Members, each chosen in proportion to its weight.
@@ -83,8 +91,7 @@ impl Alias {
     pub fn sample(&self, rng: &mut Rng) -> Option<Member> {
         let bits = rng.next_u64();
         let cell = self.cells.get(below(self.cells.len(), (bits >> 32) as u32))?;
-        let is_member = bits as u32 <= cell.threshold;
-        Some(select(is_member, cell.alias, cell.member))
+        Some(select(cell.is_own(bits as u32), cell.alias, cell.member))
     }
 }
 
@@ -108,6 +115,14 @@ mod tests {
         for (count, expected) in counts.into_iter().zip([10_000_u32, 0, 50_000, 20_000]) {
             assert!(count.abs_diff(expected) < 900, "{counts:?}");
         }
+    }
+
+    #[test]
+    fn member_without_weight_is_never_drawn() {
+        let mut alias = Alias::default();
+        alias.rebuild(2, &[Member(0), Member(1)], |member| f64::from(member.0));
+        let cell = alias.cells[0];
+        assert_eq!((cell.member, cell.alias, cell.is_own(0)), (Member(0), Member(1), false));
     }
 
     #[test]

@@ -357,6 +357,11 @@ fn impossible_offers_are_refused() {
         let parsed = parse_flipped(offset, 0x45);
         assert!(matches!(parsed, Err(InvalidOffer::Damaged(_))), "byte {offset}");
     }
+    // Bytes of the first identity that are in neither of its two numbers.
+    for offset in [42, 43, 46, 47] {
+        let parsed = parse_flipped(offset, 1);
+        assert!(matches!(parsed, Err(InvalidOffer::Damaged(_))), "byte {offset}");
+    }
     for len in 0..good.len() {
         assert!(Offer::parse(&good[..len]).is_err(), "{len} bytes");
     }

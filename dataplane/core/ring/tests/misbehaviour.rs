@@ -37,6 +37,19 @@ fn credit_for_an_ungiven_task_is_an_error() {
 }
 
 #[test]
+fn worker_cannot_end_its_list() {
+    let (region, mut channel, mut worker_end) = joined(4, 16);
+    worker_end.complete_in_any_order();
+    assert!((0..3).all(|seq| channel.send(ids(seq), &[])));
+    echo(&worker_end);
+    assert_eq!(channel.collect(), Ok(0..1));
+    region.words(0).credit[credit::LISTED].store(0, Relaxed);
+    assert_eq!(channel.collect(), Ok(1..1), "nothing is completed");
+    echo(&worker_end);
+    assert_eq!(channel.collect(), Err(CreditError::BadList { count: 1 }));
+}
+
+#[test]
 fn forged_or_oversized_answer_is_refused() {
     let (region, mut channel, worker_end) = joined(4, 16);
     assert!((0..2).all(|seq| channel.send(ids(seq), &[])));

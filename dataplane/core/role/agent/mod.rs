@@ -418,10 +418,9 @@ where
             Ok(Arrival::Probe { header }) => {
                 let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
                 let result = self.answer_probe(port, frame, &header);
-                if result.is_ok() {
-                    self.responder.out.counters.add(Counter::QueueProbes, 1);
-                }
-                self.count_message(result)
+                let is_answered = result == Ok(true);
+                self.responder.out.counters.add(Counter::QueueProbes, u64::from(is_answered));
+                self.count_message(result.map(|_| ()))
             }
             Ok(Arrival::PeerMessage { from, header, body }) => {
                 let body = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[body]);
@@ -501,7 +500,8 @@ where
         Ok(())
     }
 
-    /// Answers a leaf's probe of a worker's queue with the number of tasks that name the worker.
+    /// Answers a leaf's probe of a worker's queue with the number of tasks that name the worker. Returns false if the
+    /// leaf's MAC address is unknown, so that no answer can be sent.
     ///
     /// # Errors
     /// The drop reason of the probe, if it is from no leaf of this agent, or names no worker here.
@@ -510,7 +510,7 @@ where
         port: usize,
         frame: &[u8],
         header: &Header,
-    ) -> Result<(), DropReason> {
+    ) -> Result<bool, DropReason> {
         let leaf = self.leaf_at(port, source(frame)).ok_or(DropReason::UnknownPeer)?;
         let worker = header.dst;
         let known = self.responder.named.get(usize::from(worker));
@@ -519,8 +519,7 @@ where
             return Err(DropReason::PoolMismatch);
         }
         let tasks = self.responder.named_tasks(worker);
-        self.send_report(leaf, header.answered_with(tasks));
-        Ok(())
+        Ok(self.send_report(leaf, header.answered_with(tasks)))
     }
 
     /// Returns the index of the leaf with this address behind the port, if it is one of the agent's.
@@ -1019,7 +1018,11 @@ where
             .as_ref()
             .map_or(u64::MAX, |peers| self.timing.ticks_of_ns(peers.next_beat_ns()));
         let punctual = beat.min(self.responder.completions.due());
-        let latest = self.next_tick.saturating_add(self.timing.max_tick_delay()).min(punctual);
+        // A tick sends one message to each leaf. More of them may be due, which late ticks would delay further.
+        let registration = self.registrars.iter().map(Registrar::next_check).min();
+        let registration = registration.unwrap_or(u64::MAX).max(self.next_tick);
+        let latest = self.next_tick.saturating_add(self.timing.max_tick_delay());
+        let latest = latest.min(punctual).min(registration);
         let progress = self.responder.out.progress(self.next_tick.min(punctual), latest);
         Progress { awaits_workers: self.held() > 0, ..progress }
     }

@@ -74,6 +74,8 @@ pub struct Registrar {
     interval: u64,
     /// Earliest time of the next message in ticks.
     next_message: u64,
+    /// True if the last check found a message that was due, so that more of them may be.
+    has_more: bool,
 }
 
 impl Registrar {
@@ -94,6 +96,7 @@ impl Registrar {
             ticks_hz,
             interval: 0,
             next_message: 0,
+            has_more: false,
         };
         registrar.interval = registrar.ticks(INTERVAL_MAX_MS);
         registrar
@@ -214,13 +217,22 @@ impl Registrar {
             entry.due = now + delay;
             self.first = (self.first + offset + 1) % count;
             self.next_message = now + (self.ticks_hz / MESSAGES_PER_SECOND).max(1);
+            self.has_more = true;
             let header = match entry.acknowledged {
                 true => Header::keep_alive(pool, id, tasks, entry.seq),
                 false => Header::worker_id(pool, id, tasks, entry.seq),
             };
             return Some(header);
         }
+        self.has_more = false;
         None
+    }
+
+    /// Returns the time in ticks from which on [`Registrar::due`] must be called without delay, because more messages
+    /// may be due; `u64::MAX` if the last call found none.
+    #[must_use]
+    pub fn next_check(&self) -> u64 {
+        if self.has_more { self.next_message } else { u64::MAX }
     }
 
     /// Returns the number of acknowledged workers.
@@ -318,6 +330,18 @@ mod tests {
         let times: Vec<_> = (0..500_u64).filter(request).collect();
         // After 10 ms, after 20 ms more, and then every 40 ms.
         assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
+    }
+
+    #[test]
+    fn idle_core_sends_all_due_messages() {
+        let mut registrar = registrar(100);
+        let (mut now, mut registered) = (0, std::collections::BTreeSet::new());
+        // An idle core wakes at the next check, or after 2 ms. 100 messages at the maximum rate take 20 ms.
+        while now < 25 * HZ / 1000 {
+            registered.extend(registrar.due(now, |_| Some(0)).map(|header| header.src));
+            now = registrar.next_check().min(now + HZ / 500);
+        }
+        assert_eq!(registered.len(), 100);
     }
 
     // promise: agent.3

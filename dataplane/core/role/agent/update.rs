@@ -128,7 +128,8 @@ pub struct Update<B: Buf + Token> {
     pub epoch: u64,
     /// Steps in order.
     pub steps: Vec<Step<B>>,
-    /// Pools with changed members, speeds or policy, whose policy recomputes its state once.
+    /// Pools with changed members, speeds or policy, and new pools with members. Their policies recompute their state
+    /// once.
     pub changed_pools: Vec<usize>,
 }
 

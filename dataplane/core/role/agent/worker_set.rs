@@ -192,11 +192,14 @@ impl<T: Work> WorkerSet<T> {
         set
     }
 
-    /// Adds a worker under a free member.
+    /// Adds a worker under a free member. It gets no tasks before it is attached. Call [`WorkerSet::review_members`]
+    /// afterwards.
     ///
     /// # Panics
     /// If the dispatcher has no such member.
     pub fn add(&mut self, member: Member, entry: WorkerEntry<T>) {
+        // The members of a new pool are active in its view.
+        self.dispatcher.view_mut().set_active(member, entry.is_active());
         self.entry_of[member.index()] = self.entries.len() as u16;
         self.entries.push(WorkerEntry { member, ..entry });
     }

@@ -180,7 +180,11 @@ impl Watch {
         }
         if let Some(reported) = self.reported {
             let age_ns = timing.to_ns(now.saturating_sub(reported));
-            let tasks = sent_tasks(burst, verdicts).filter(|&(_, worker)| worker == self.worker);
+            // A leaf has one id in all pools of its spine.
+            let network = node.stages.network();
+            let tasks = sent_tasks(burst, verdicts).filter(|&(pool, worker)| {
+                worker == self.worker && network.pool(pool) == Some(self.pool)
+            });
             tasks.for_each(|_| dispatcher.view().note_report_age(age_ns));
         }
         true

@@ -268,6 +268,15 @@ fn a_report_replaces_a_regular_file_only() {
 fn groups_are_known_by_name_and_number() {
     assert_eq!((group("root"), group("1234")), (Some(0), Some(1234)));
     assert_eq!((group("nobody has such a group"), group("a\0b"), group("")), (None, None, None));
+    // The largest number stands for "no group" in system calls.
+    assert_eq!((group("4294967294"), group("4294967295")), (Some(u32::MAX - 1), None));
+}
+
+#[test]
+fn groups_with_many_members_are_found() {
+    // One byte is too little for any entry, as a fixed size is for a group with many members.
+    assert_eq!(group_named(c"root", 1), Some(0));
+    assert_eq!(group_named(c"nobody has such a group", 1), None);
 }
 
 /// A program that uses the library may fork. The child has the owner's descriptors, and none of its threads.

@@ -2,8 +2,8 @@
 //! installed.
 //!
 //! The proxy catches one request with a given text. It loses the answer, holds the request until [`Proxy::deliver`], or
-//! answers that etcd is full. The store's second address reaches etcd directly, so a call goes on there. A term is the
-//! number of a lead.
+//! answers that etcd is full. The store's second address reaches etcd directly, so the store repeats a call there. A
+//! term is the number of a lead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,13 +111,13 @@ fn lead_with_a_lost_answer_is_recognised() {
 fn dropped_append_gives_the_lead_up() {
     let Some((etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
-        // Only the way through the proxy, so that no other attempt of the write succeeds.
+        // The store reaches etcd only through the proxy, so that no other attempt of the write succeeds.
         let members = vec![proxy.url()];
         store.members = Members::new(EtcdAccess { members, ..store.access.clone() });
         let term = store.lead(|_| ()).await.unwrap();
         let mut fabric = store.load().await.unwrap();
         proxy.catch("/test/log/", Action::Hold);
-        // The desk drops the write, as at the end of a lease.
+        // Drops the write, as the desk does at the end of a lease.
         tokio::select! {
             _ = append(&mut store, &mut fabric) => panic!("etcd has not got it"),
             () = async { while !proxy.has_caught() { sleep(RETRY_PAUSE).await } } => {}
@@ -141,7 +141,7 @@ fn deliver_late_compaction(text: &str) {
         store.lead(|_| ()).await.unwrap();
         let mut fabric = store.load().await.unwrap();
         append(&mut store, &mut fabric).await.unwrap();
-        // The proxy holds the write. The second member executes it meanwhile.
+        // The proxy holds the write. The store repeats it at its second address.
         proxy.catch(text, Action::Hold);
         store.compact(&fabric).await.unwrap();
         assert!(proxy.has_caught());
@@ -232,14 +232,14 @@ fn unsent_write_costs_no_lead() {
             Members::new(EtcdAccess { members, ..store.access.clone() })
         };
         let (one, mut two) = (dead(1), dead(2));
-        // An attempt that still connects at the end of the timeout leaves the outcome unknown.
+        // Repeats the call until its outcome is known. An attempt that still connects at the timeout leaves it unknown.
         while !matches!(two.call("write", |_| async { Ok(()) }).await, Err(CallError::Unreached(_)))
         {
         }
         store.members = one;
         let error = append(&mut store, &mut fabric).await.unwrap_err().to_string();
         assert!(error.contains("no member of etcd can be reached"), "{error}");
-        // An unsent end of a lease is repeated.
+        // A revocation that was not sent stays due.
         store.abandoned.push(1);
         store.revoke_abandoned().await.unwrap_err();
         assert_eq!(store.abandoned, [1]);
