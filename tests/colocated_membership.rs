@@ -3,7 +3,7 @@
 //!
 //! A leaf schedules tasks over workers; an agent gives a host's tasks to its workers through shared memory. On one
 //! core, the leaf sends tasks for local workers to its agent by a link in memory. A change of local workers concerns
-//! the memberships (pools and workers) of both. Each change begins an epoch, a number that grows. The test is the
+//! the memberships (pools and workers) of both. Each change begins an epoch, a number that grows. The test plays the
 //! clients, the local workers, a remote server and the clock.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
@@ -41,10 +41,10 @@ const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
 /// Time between two polls of the core.
 const POLL_NS: u64 = 20_000;
-/// Pool 7's worker at the remote server.
+/// Id of the remote server's worker, in pool 7.
 const ELSEWHERE: u16 = 10;
 
-/// Returns the leaf's configuration: pool 7 with a remote worker and three workers of the agent.
+/// Returns the configuration of the leaf and its agent: pool 7 with a remote worker and three workers of the agent.
 fn text(state: &Path) -> String {
     format!(
         r#"
@@ -101,7 +101,7 @@ struct Rig {
     handles: AgentHandles,
     /// The control, and checks of the leaf's state file.
     changing: ChangeRig<ColocatedCores<Frame>>,
-    /// Time of the last poll, in ns.
+    /// Emulated time in ns. Each poll advances it.
     now: u64,
     /// Attached workers (`attached`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
     workers: Workers,
@@ -155,7 +155,7 @@ impl Rig {
         rig
     }
 
-    /// Attaches a worker to the agent. Returns false if it has no place.
+    /// Claims the worker's place at the agent. Returns false if the agent has no place for it, or the place is taken.
     fn attach(&mut self, id: u16) -> bool {
         self.workers.attach(&self.handles, id)
     }
@@ -169,8 +169,8 @@ impl Rig {
         }
     }
 
-    /// Polls the core once and checks that it allocates and frees no memory. Each local worker then serves one task
-    /// if `chance` returns true, and the remote server all of its tasks.
+    /// Polls the core once and checks that it allocates and frees no memory. Then each local worker serves one task,
+    /// and the remote server all of its tasks, if a call of `chance` for it returns true.
     fn poll(&mut self, mut chance: impl FnMut() -> bool) {
         self.now += POLL_NS;
         let before = counting::calls();
@@ -199,7 +199,7 @@ impl Rig {
         assert!(self.far[WORKERS].send(&self.family.frame(&reply)));
     }
 
-    /// Records a reply, or answers an ARP request to the client.
+    /// Records a reply, which must be the only one to an open task, or answers an ARP request to the client.
     fn take_at_client(&mut self, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             let mut bytes = [0; arp::FRAME_LEN];
@@ -225,7 +225,7 @@ impl Rig {
         self.workers.done.keys().copied().collect()
     }
 
-    /// Returns the drops of the leaf and of the agent for this reason.
+    /// Returns the drops for this reason: the leaf's, then the agent's.
     fn dropped(&self, reason: DropReason) -> [u64; 2] {
         let leaf = self.role.leaf().stages().counters();
         [leaf, self.role.agent().counters()].map(|counters| counters.dropped(reason))
@@ -242,7 +242,7 @@ impl Rig {
         self.changing.control.of_agent().unwrap()
     }
 
-    /// Returns the ids of the agent's workers.
+    /// Returns the ids of the agent's workers, including leaving ones.
     fn agents_workers(&self) -> BTreeSet<u16> {
         self.agents().workers().map(|(_, worker)| worker.id).collect()
     }
@@ -258,10 +258,11 @@ impl Rig {
         stages.counters().read(Gauge::Held) + at_workers.sum::<u64>()
     }
 
-    /// Checks the end of a test: every task is answered or counted as dropped, and no packet is left.
+    /// Checks the end of a test: every task is answered or counted as dropped, no packet is left, and the state file
+    /// showed the membership of each epoch.
     fn assert_accounted(&mut self) {
-        // Tasks dropped at the agent stay outstanding at the leaf, until the worker's reports have covered
-        // enough time.
+        // Tasks dropped at the agent stay outstanding at the leaf until it writes them off. That takes time, so each
+        // round skips 10 ms.
         for _ in 0..1000 {
             self.polls(20);
             if self.role.held() == 0 && self.leaf_has() == 0 {
@@ -284,7 +285,7 @@ impl Rig {
 impl TrafficRig for Rig {
     type Cores = ColocatedCores<Frame>;
 
-    /// Rounds of settling after which each further round advances the time.
+    /// Rounds of settling after which each further round also skips [`LEAVING_NS`] / 100.
     const ROUNDS_BEFORE_JUMPS: usize = 20;
 
     fn changing(&mut self) -> &mut ChangeRig<ColocatedCores<Frame>> {
@@ -337,8 +338,8 @@ fn change_local_workers(family: Family) {
     assert_eq!(rig.agents_workers(), [21, 22, 31].into());
     assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "removed workers got the signal to stop");
     assert_eq!(rig.workers_of(7, 400), [10, 21, 22, 31].into());
-    // New workers get free places on both sides. At the leaf, the indices 1 and 4 of workers 20 and 30 are free.
-    // The address that stands for this host's own workers.
+    // New workers get free places on both sides. At the leaf, the indices 1 and 4 of workers 20 and 30 are free. The
+    // change names the agent as its server, by the address that stands for this host's own workers.
     let own_host = WireNetwork::of(family == Family::V6).agent;
     rig.change(&format!("add-workers server={own_host} pool=7 workers=40-44"));
     assert!((40..45).all(|id| rig.attach(id)));
@@ -622,7 +623,7 @@ fn random_changes_under_load_are_accounted_for() {
             }
             rig.poll(|| rng.random_bool(0.7));
         });
-        // Tasks may wait in pools without workers. Their removal drops these tasks.
+        // Tasks may wait in pools without workers. The removal of the pools drops these tasks.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
         rig.settle();
         let of_leaf = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use tonic_prost_build::{Config, configure};
 
-/// Compares a file with its expected content. With WRITE_GENERATED=1 in the environment, writes the file
-/// instead.
+/// Asserts that a file has this content. If the environment has WRITE_GENERATED, writes the file instead: the test is
+/// also the generator.
 fn assert_generated(path: &Path, wanted: &[u8]) {
     if std::env::var_os("WRITE_GENERATED").is_some() {
         return fs::write(path, wanted).unwrap();
@@ -18,8 +18,9 @@ fn assert_generated(path: &Path, wanted: &[u8]) {
     assert!(fs::read(path).unwrap() == wanted, "{}: {how} makes it as it is to be", path.display());
 }
 
-/// Generates the code of `proto` (a file below proto/, with this package) and compares it with the file `code`. With
-/// `descriptor`, also generates the server's half, and compares the descriptor that a server publishes with that file.
+/// Generates the code of `proto` (a file below proto/, with this package) and compares it with the file `code`. Without
+/// `descriptor`, the code has only the client's half. With it, also compares that file with the descriptor set, which
+/// a server publishes for reflection.
 fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = protox::compile([proto], [root.join("proto")]).unwrap();

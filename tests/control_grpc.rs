@@ -2,9 +2,10 @@
 //! bad input.
 //!
 //! The node is a leaf, which schedules the tasks of a rack. Its control shows and changes its membership: pools,
-//! servers (worker hosts) and workers. Each change increments the membership's version; the cores apply it later, and
-//! acknowledge it. The control listens on a socket beside the state file, or at a TCP address with TLS. A second
-//! listener serves metrics over HTTP. The leaf runs in threads of the test, over ports in memory.
+//! servers (worker hosts) and workers. Each accepted request increments the membership's version; the cores apply it
+//! later, and acknowledge it. The control listens on a socket beside the state file and, if configured, at a TCP
+//! address, without TLS only on loopback. Another listener serves metrics over HTTP. The leaf runs in threads of the
+//! test, over ports in memory.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -104,7 +105,7 @@ impl Node {
         self.threads.push(std::thread::spawn(move || {
             let mut requests = Requests::new(control, table, reload::leaf_file_reader(&config));
             made.send(requests.handle()).unwrap();
-            // Statistics of the driver for the only port. Metrics must quote these names.
+            // Driver statistics of one port. The metrics must escape the quotes in these names.
             let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
             let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());
             let port = PortStats { device, xstats, ..PortStats::default() };
@@ -130,13 +131,13 @@ impl Node {
         Connection::open(&Access::State(self.state())).unwrap()
     }
 
-    /// Opens a client that can send any request.
+    /// Opens a client that can send any request, including invalid ones.
     fn raw(&self) -> Raw {
         Raw::open(Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap())
             .unwrap()
     }
 
-    /// Writes the initial configuration with this change to the leaf's file.
+    /// Writes the configuration without additional lines, edited by `change`, to the leaf's file, for a reload.
     fn configure(&self, change: impl FnOnce(String) -> String) {
         let text = text(&self.state(), "");
         fs::write(self.folder.path().join("leaf.toml"), change(text)).unwrap();
@@ -145,6 +146,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // Stops the server before the control, because the server waits for its open calls.
         drop(self.server.take());
         self.stop.store(true, Release);
         for thread in self.threads.drain(..) {
@@ -153,7 +155,7 @@ impl Drop for Node {
     }
 }
 
-/// A client that sends any request and returns the status of a refusal.
+/// A client that sends any request and returns the status of a refusal. A [`Connection`] sends only parsed changes.
 struct Raw {
     /// Runs the calls in the calling thread.
     runtime: tokio::runtime::Runtime,
@@ -175,8 +177,8 @@ impl Raw {
         reply.map(tonic::Response::into_inner)
     }
 
-    /// Requests changes, to be made together and only at the version `if_version` if one is given. Returns the new
-    /// version.
+    /// Requests changes, all or none of which apply. With `if_version`, they apply only if the membership has that
+    /// version. Returns the new version.
     fn change(&mut self, changes: &[&str], if_version: Option<u64>) -> Result<u64, Status> {
         let changes = changes.iter().map(|&change| change.to_owned()).collect();
         let request = proto::ChangeRequest { changes, if_version };
@@ -328,7 +330,7 @@ fn bad_input_to_every_call_is_refused() {
         assert_eq!(status.code(), invalid);
         assert!(status.message().contains(says), "{status}");
     }
-    // A short text may name all ids.
+    // A short text can name many workers.
     let status = raw.change(&["undrain workers=0-32766"; 3], None).unwrap_err();
     assert_eq!(status.code(), invalid);
     assert!(status.message().contains("more than 65536 workers"), "{status}");
@@ -368,7 +370,7 @@ fn pool_key_comes_from_a_private_file() {
     }
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(raw.change(&[&pool(9, &path)], None).unwrap(), 2);
-    // The same request by `wedjat ctl`, from another folder.
+    // `wedjat ctl` takes a relative path from its own folder, which is not the node's.
     let mut ctl = Command::new(env!("CARGO_BIN_EXE_wedjat"));
     ctl.args(["ctl", "pool", "create", "10", "--policy", "sed", "--key-file", "key", "--node"]);
     let output = ctl.arg(node.state()).current_dir(node.folder.path()).output().unwrap();
@@ -402,7 +404,7 @@ fn hanging_clients_block_no_other_client() {
     let mut connection = node.connect();
     let version = connection.change(&["drain workers=10".parse().unwrap()], None).unwrap();
     assert_eq!(version, 2);
-    // More connections than places: the silent ones are closed.
+    // More connections than slots. One process may have 16 without a request, so the node closes the oldest of them.
     let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(node.socket()).unwrap()).collect();
     let waiting = std::thread::spawn({
         let state = node.state();
@@ -504,7 +506,8 @@ fn slow_configuration_delays_no_other_request() {
         handle.snapshot(move |now| _ = seen.send(now.membership.epoch));
         is_seen.recv_timeout(TIMEOUT).unwrap()
     };
-    // Two stuck readings of the file: other requests are answered, and both fail after the timeout.
+    // The first reload hangs in its read, and the second waits for it. Other requests are answered, and both reloads
+    // fail after the timeout.
     let hung = [reload(), reload()];
     assert_eq!(look(), 1);
     for one in &hung {
@@ -717,12 +720,13 @@ fn ended_node_answers_that_it_ended() {
     assert!(status.message().contains("the node is stopping"), "{status}");
 }
 
-/// Returns a file of `tests/tls`.
+/// Returns the content of a file of `tests/tls`.
 fn tls(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)).unwrap()
 }
 
-/// Writes TLS files into a folder and returns their lines for `[control]`.
+/// Writes a node's TLS files into a folder and returns their lines for `[control]`. Only the user can read the files,
+/// because the control refuses a key that others can read.
 fn tls_files(folder: &Path) -> String {
     for name in ["ca.pem", "node.pem", "node.key"] {
         let path = folder.join(name);
@@ -765,7 +769,7 @@ fn tcp_requires_a_client_certificate() {
     assert!(client("ca.pem", Some("client"), "leaf2").is_err(), "node of another name");
     let plain = Endpoint::from_shared(format!("http://{address}")).unwrap();
     assert!(Raw::open(plain).map(|mut raw| raw.show()).is_ok_and(|shown| shown.is_err()));
-    // The same connection by `wedjat ctl --connect`.
+    // The client of `wedjat ctl --connect`.
     let written = |name: &str| {
         let path = files.path().join(name);
         fs::write(&path, tls(name)).unwrap();
@@ -784,14 +788,14 @@ fn parse_control(folder: &Path, control: &str) -> Result<ControlConfig, String> 
     config.map(|config| config.control).map_err(|error| error.to_string())
 }
 
-/// Starts the server of a valid configuration with these lines of `[control]`, without a state file. Returns `None` if
-/// there is nothing to listen at.
+/// Starts the server of a valid configuration with these lines of `[control]`, without a state file and thus without a
+/// Unix socket. Returns `None` if there is nothing to listen at.
 fn start_control(folder: &Path, control: &str) -> Result<Option<Server>, String> {
     let config = parse_control(folder, control).unwrap();
     Server::start(&config, None, handle(), &[]).map_err(|error| error.to_string())
 }
 
-/// Asserts that each of these lines of `[control]` is refused with its text.
+/// Asserts, for each pair, that a configuration with these lines of `[control]` is refused with this text.
 fn assert_refused(cases: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     for (control, says) in cases {
@@ -883,7 +887,7 @@ fn tools_learn_the_calls_by_reflection() {
     assert!(names.contains(&"wedjat.v1.Control".to_owned()), "{names:?}");
 }
 
-/// Sends an HTTP request line and returns the response.
+/// Sends an HTTP request, given as its first line and any header lines, and returns the whole response.
 fn get(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "{request}\r\nHost: node\r\nConnection: close\r\n\r\n").unwrap();

@@ -1,9 +1,9 @@
 //! The controller of a fabric: commands of operators, nodes that follow it, and rejected requests.
 //!
 //! The controller stores the desired state of a fabric: spines, leaves (racks), servers (worker hosts) and pools of
-//! workers. Each accepted command increments the state's version; each lead of a controller has a term. A node follows
-//! the controller over a gRPC stream: it first sends a hello, and gets a snapshot, and then changes. Leaves of these
-//! tests run in this process, over ports in memory.
+//! workers. Each accepted command increments the state's version. A controller has a new term each time it becomes the
+//! leader. A node follows the controller over a gRPC stream: it first sends a hello, and gets a snapshot, and then
+//! changes. Leaves of these tests run in this process, over ports in memory.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -36,7 +36,8 @@ use timeouts::wait_until;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
-/// A folder with a controller's store.
+/// Folder of a controller, with its configuration, store and socket. Its methods start the controller, and call it as
+/// operators do.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -144,7 +145,7 @@ impl Drop for Process {
     }
 }
 
-/// Commands for a spine, and two leaves with four workers each.
+/// Commands for a spine, and two leaves with four workers each. A new fabric then has version 5.
 const RACKS: [&str; 5] = [
     "add-spine id=1 ip=10.0.1.250",
     "add-leaf id=1 ip=10.0.1.1",
@@ -207,8 +208,7 @@ fn restart_keeps_an_operators_fabric() {
     assert_eq!(after["term"], 2, "each lead has a new term");
     after["term"] = before["term"].clone();
     assert_eq!(after, before);
-    // Only this user can open the file and its socket. A second controller is refused, with the same or with
-    // another socket.
+    // Only this user can open the store. A second controller is refused, with the same or with another socket.
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&std::fs::metadata(home.path("fabric")).unwrap().permissions()) & 0o777, 0o600);
     let mut second = Command::new(WEDJAT);
@@ -242,7 +242,8 @@ fn foreign_store_file_is_left_alone() {
     assert_eq!(std::fs::read_to_string(home.path("fabric")).unwrap(), "my letters");
 }
 
-/// A leaf that polls in the background, with its control. Its configuration file has no workers.
+/// A leaf that polls in the background, with its control and its follower. Its configuration has no pools and no
+/// workers: the controller sends them.
 struct Leaf {
     /// True when the threads should end.
     stop: Arc<AtomicBool>,
@@ -302,7 +303,7 @@ impl Leaf {
         Self { stop, threads, handle, newcomers, following: Some(following) }
     }
 
-    /// Returns the leaf's workers that are not leaving: id, pool, server, and true if drained.
+    /// Returns the leaf's workers that are not leaving, by id: id, pool, server, and true if drained.
     fn workers(&self) -> Vec<(u16, u16, String, bool)> {
         let (answer, answered) = mpsc::channel();
         self.handle.snapshot(move |seen| answer.send(seen).unwrap());
@@ -317,7 +318,7 @@ impl Leaf {
         workers
     }
 
-    /// Returns the ids of a pool's workers that are not leaving.
+    /// Returns the ids of a pool's workers that are not leaving, in ascending order.
     fn ids(&self, pool: u16) -> Vec<u16> {
         self.workers()
             .into_iter()
@@ -327,7 +328,7 @@ impl Leaf {
     }
 }
 
-/// Starts the thread by which a node follows its controller.
+/// Starts the thread by which a node follows its controller, on any CPU.
 fn start_to_follow(
     config: FollowConfig,
     node: NodeId,
@@ -461,7 +462,7 @@ fn registered_workers_join_an_admitting_pool() {
     assert_eq!((leaves[1].servers.len(), &leaves[1].servers[0].workers[..]), (1, "0-3"));
 }
 
-/// A node that can send any message.
+/// A gRPC client in the place of a node. It can send any message, including invalid ones.
 struct Raw {
     /// Runs the calls in the calling thread.
     runtime: tokio::runtime::Runtime,
@@ -496,7 +497,7 @@ impl Raw {
     }
 }
 
-/// Returns the first message of a node without state. `instance` is the number of its process.
+/// Returns the first message of a node without state. `instance` identifies its process.
 fn hello(kind: proto::Kind, id: u32, instance: u64) -> proto::Hello {
     let (address, term, version) = (String::new(), 0, 0);
     proto::Hello { protocol: 1, kind: kind.into(), id, address, instance, term, version }
