@@ -59,7 +59,7 @@ impl Lease {
         (self.clock)() < *self.end.borrow()
     }
 
-    /// Waits for the end of the lease. [`Renewal`] may move the end meanwhile.
+    /// Waits for the end of the lease. `Renewal` may move the end meanwhile.
     pub async fn end(&mut self) {
         loop {
             let remaining = self.end.borrow_and_update().saturating_sub((self.clock)());
