@@ -321,8 +321,8 @@ impl Rack {
         responses[responses.len() * 99 / 100] as f64 / 1000.0
     }
 
-    /// Ends the load, and advances the time until all removals are over. Checks that every task was answered, that no
-    /// packet was dropped or is left, and that each snapshot of the state file shows the membership of its epoch.
+    /// Ends the load, and advances the time until all removals are over. Checks that every task was answered. No packet
+    /// may be dropped or left. Each snapshot of the state file must show the membership of its epoch.
     fn assert_nothing_is_lost(&mut self) {
         self.due = u64::MAX;
         self.run(20_000_000);

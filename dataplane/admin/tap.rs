@@ -388,9 +388,9 @@ impl Taps {
         let _ = answer(ended.map_or(Err(TapError::None), EndedTap::into_answer));
     }
 
-    /// Ends the tap with this number and removes its file, because its client has left. Keeps the file if a request to
-    /// stop the tap waits, unless the client of that request has left, too. Also discards the result and the file of a
-    /// tap that ended by itself.
+    /// Ends the tap of a client that has left, and removes its file. Keeps the file for a waiting request to stop the
+    /// tap. The client of that request must still be there. Also discards the result and the file of a tap that ended
+    /// by itself.
     pub fn abandon(&mut self, number: u64) {
         match &mut self.active {
             Some(active) if active.stats.number == number => {
@@ -721,7 +721,7 @@ impl fmt::Debug for ActiveTap {
     }
 }
 
-/// Removes the file of a tap that nobody wants.
+/// Removes the file of a tap without clients.
 fn remove(file: &Path) {
     if let Err(error) = std::fs::remove_file(file) {
         log::warn!("tap: {}: not removed: {error}", file.display());

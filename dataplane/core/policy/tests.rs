@@ -679,7 +679,7 @@ fn no_two_cores_take_one_idle_member() {
 fn followed_task_at_idle_member_counts_once() {
     let mut cores = Cores::new("jsq", 8, 2);
     let core = &mut cores.dispatchers[0];
-    // This core's idle members, then tasks without a pick at the other core's.
+    // Picks use the idle members of core 0. Tasks without a pick go to those of core 1.
     assert_eq!(histogram(&picks(core, 4), 8), [1, 0, 1, 0, 1, 0, 1, 0]);
     (1..8).step_by(2).for_each(|member| core.count_placed(Member(member)));
     assert_eq!(histogram(&picks(core, 8), 8), [1; 8]);

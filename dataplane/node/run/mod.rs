@@ -169,9 +169,9 @@ pub enum LaunchError {
     },
 }
 
-/// Logs a device's link event. If the kernel has removed the interface of an AF_PACKET or AF_XDP device, logs that
-/// instead, because the link never comes back. May log one exit of a memif peer twice, because the link goes down a
-/// moment before the count of disconnects changes.
+/// Logs a device's link event. For an AF_PACKET or AF_XDP device without its interface, logs the removal instead: the
+/// link never comes back. May log one exit of a memif peer twice, because the link goes down a moment before the count
+/// of disconnects changes.
 fn log_link_event(port: usize, device: &Device, is_up: bool) {
     if device.is_removed() {
         return log::error!(

@@ -74,7 +74,7 @@ pub struct Registrar {
     interval: u64,
     /// Earliest time of the next message in ticks.
     next_message: u64,
-    /// True if the last check found a message that was due, so that more of them may be.
+    /// True if the last check found a due message. More of them may be due.
     has_more: bool,
 }
 
