@@ -19,7 +19,7 @@ const HEADER: usize = 8;
 const POOL: u16 = 1;
 
 /// Unanswered tasks by ticket. Each has its client, for the reply, and its bytes, which may wait for a worker.
-type Tasks = HashMap<u64, (SocketAddr, Vec<u8>)>;
+type Tasks = HashMap<u32, (SocketAddr, Vec<u8>)>;
 
 /// Serves until `is_over` returns true: passes tasks from clients to the workers that wedjat chooses, and replies from
 /// workers to clients. `text` is the configuration. Times are in nanoseconds.
@@ -35,7 +35,7 @@ pub fn serve(
     let mut scheduler = Scheduler::from_toml(text, &options)?;
     let mut picker = scheduler.picker(0).ok_or("no core, or ports")?;
     socket.set_read_timeout(Some(Duration::from_millis(1)))?;
-    let (start, mut last_ticket) = (Instant::now(), 0);
+    let (start, mut last_ticket) = (Instant::now(), 0_u32);
     // Unanswered tasks, and the address of each worker.
     let (mut tasks, mut workers) = (Tasks::new(), HashMap::new());
     let mut bytes = [0; 2048];
@@ -46,7 +46,7 @@ pub fn serve(
         let mut chosen = Vec::new();
         if let Some((length, from)) = received {
             let worker = u16::from_be_bytes([bytes[2], bytes[3]]);
-            let ticket = u64::from(u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
+            let ticket = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
             let report = WorkerReport { worker, queue: bytes[1].into(), ..WorkerReport::default() };
             match bytes[0] {
                 b'h' => {
@@ -54,9 +54,9 @@ pub fn serve(
                     picker.report(&[report]);
                 }
                 b't' => {
-                    last_ticket += 1;
+                    last_ticket = last_ticket.wrapping_add(1);
                     tasks.insert(last_ticket, (from, bytes[..length].to_vec()));
-                    let task = TaskDescription { id: last_ticket, class: 0 };
+                    let task = TaskDescription { id: last_ticket.into(), class: 0 };
                     let mut choices = [Choice::Held];
                     picker.pick(POOL, now, &[task], &mut choices)?;
                     match choices[0] {
@@ -75,15 +75,16 @@ pub fn serve(
             }
         }
         while let Some(released) = picker.release(now) {
+            let ticket = released.id as u32; // the id was made from a ticket
             match released.outcome {
-                Ok(worker) => chosen.push((released.id, worker)),
-                Err(_) => drop(tasks.remove(&released.id)),
+                Ok(worker) => chosen.push((ticket, worker)),
+                Err(_) => drop(tasks.remove(&ticket)),
             }
         }
         for (ticket, worker) in chosen {
             let Some((_, task)) = tasks.get_mut(&ticket) else { continue };
             task[2..4].copy_from_slice(&worker.to_be_bytes());
-            task[4..8].copy_from_slice(&(ticket as u32).to_be_bytes());
+            task[4..8].copy_from_slice(&ticket.to_be_bytes());
             let is_sent = workers.get(&worker).is_some_and(|to| socket.send_to(task, to).is_ok());
             // The scheduler must not wait for a reply to a task that did not leave.
             if !is_sent {

@@ -112,7 +112,12 @@ impl Home {
     /// Waits until both nodes have slept at least four more times: they are idle, and the next task has to wake them.
     fn wait_for_sleep(&self) {
         let sleeps = || ["leaf", "agent"].map(|role| self.counter(role, "sleeps"));
-        let before = sleeps();
+        // A counter that cannot be read is 0.
+        let mut before = [0; 2];
+        wait_until("both have slept", || {
+            before = sleeps();
+            before.iter().all(|sleeps| *sleeps > 0)
+        });
         wait_until("both sleep", || {
             sleeps().into_iter().zip(before).all(|(now, before)| now > before + 3)
         });

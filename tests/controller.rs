@@ -197,7 +197,10 @@ fn restart_keeps_an_operators_fabric() {
     let pool = ["pool", "create", "--workers", "4", "--policy", "sed", "--shared-workers"];
     home.refused(&pool, "--shared-workers: only a pool of a node has it");
     home.refused(&["pool", "--agent", "resize", "1", "4"], "--agent: only a fabric's pool");
-    home.refused(&["reload", "--if-version", "3"], "--if-version: this command checks no version");
+    for command in ["reload", "topology"] {
+        let arguments = [command, "--if-version", "3"];
+        home.refused(&arguments, "--if-version: this command checks no version");
+    }
     let failed = home.ctl_json(&["fail-leaf", "1"]);
     assert_eq!(failed["notes"][0], "pool 1 has 32 of 40 workers; add servers", "{failed}");
     let before = home.ctl_json(&["topology"]);

@@ -258,7 +258,8 @@ mod batches {
         pub fn a_batch_runs_where_the_worker_does_and_leaves_nothing(&self) {
             // Prints the job's CPUs, whether it may use real-time scheduling, and its scheduling class (5: idle).
             // In between, it tries to use all CPUs; no check looks at the result.
-            let script = "grep Cpus_allowed_list /proc/self/status; chrt -f 1 true 2>/dev/null || echo refused; \
+            let script = "grep Cpus_allowed_list /proc/self/status; \
+                          command -v chrt >/dev/null && { chrt -f 1 true 2>/dev/null || echo refused; }; \
                           taskset -c 0-63 true 2>/dev/null; cut -d' ' -f41 /proc/self/stat; exit 7";
             let output = self.run(&["--policy", "idle"], script).output().unwrap();
             let stdout = String::from_utf8(output.stdout).unwrap();

@@ -47,7 +47,8 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compiles a C program like a user. `linking` holds further arguments, such as `-static`.
+/// Compiles a C program with the flags that pkg-config returns for `packages`. `linking` is empty, or `-static` for a
+/// static program.
 fn cc(source: &str, program: &Path, packages: &[&str], linking: &[&str]) {
     let mut arguments = vec!["--cflags", "--libs"];
     arguments.extend(linking.iter().map(|_| "--static"));
@@ -96,7 +97,7 @@ fn installed_files_work_and_are_removed() {
     let needed = run(Command::new("ldd").arg(&library)).stdout;
     let needed = String::from_utf8(needed).unwrap();
     assert!(!needed.contains("librte_"), "the library needs no DPDK: {needed}");
-    // A separate program: its own allocator would conflict with that of a statically linked C library.
+    // Static linking uses another program: calls.c replaces malloc, which conflicts with a static C library.
     let program = folder.path().join("static");
     cc("tests/c/version.c", &program, &["wedjat"], &["-static"]);
     assert_eq!(String::from_utf8(run(&mut Command::new(&program)).stdout).unwrap(), "0.1.0\n");
@@ -109,8 +110,8 @@ fn installed_files_work_and_are_removed() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Checks bash's completions of the first letters of a subcommand. Other shells must be able to read their files, if
-/// they are installed.
+/// Checks that bash completes the first letters of a subcommand. Checks that zsh and fish can parse their completion
+/// files, where these shells are installed.
 fn shells_complete_the_commands(prefix: &Path) {
     let share = prefix.join("share");
     for (command, typed, offered) in [
@@ -141,7 +142,8 @@ fn shells_complete_the_commands(prefix: &Path) {
     }
 }
 
-/// Checks that every function of the header has a page with its declaration and its rules for threads.
+/// Checks that every function of the C header has a manual page: its declaration, permitted callers, return value and
+/// errors. Checks that the header contains no terms of Rust.
 fn functions_have_their_pages(prefix: &Path) {
     let header = fs::read_to_string(prefix.join("include/wedjat.h")).unwrap();
     let declared = |line: &&str| line.contains(" wedjat_") || line.contains("*wedjat_");
@@ -177,7 +179,7 @@ fn functions_have_their_pages(prefix: &Path) {
     }
 }
 
-/// Checks that pages and documents named by pages are installed.
+/// Checks that every manual page and document that an installed manual page names is installed, too.
 fn pages_point_to_what_is_installed(prefix: &Path) {
     let (man, documents) = (prefix.join("share/man"), prefix.join("share/doc/wedjat"));
     let (mut pages, mut named) = (0, 0);
@@ -208,7 +210,7 @@ fn pages_point_to_what_is_installed(prefix: &Path) {
 /// Frames of each port: [clients, workers].
 type Trace = [Vec<Vec<u8>>; 2];
 
-/// A folder with the input, a configuration and the output.
+/// A folder with the input, and each program's configuration and output.
 struct Home {
     /// The folder.
     folder: tempfile::TempDir,
@@ -231,7 +233,7 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// Returns the device of a side, with an output file for `program`.
+    /// Returns the pcap device of the side with index `at`: it reads the input and writes the output of `program`.
     fn device(&self, at: usize, program: &str) -> String {
         let (side, folder) = (SIDES[at], self.folder.path().display());
         format!(
@@ -239,7 +241,8 @@ impl Home {
         )
     }
 
-    /// Writes the configuration for `program`. Only the output files differ between programs.
+    /// Writes the configuration for `program`. Only the output and state files differ between programs. The connection
+    /// timeout is long, so that no program forgets a multi-packet task during a stall.
     fn config(&self, program: &str) -> PathBuf {
         let (policy, cpu) = (self.policy, core_affinity::get_core_ids().unwrap()[0].id);
         let port = |at: usize, ip: &str| {
@@ -291,7 +294,8 @@ impl Home {
         self.output("leaf")
     }
 
-    /// Runs the example in C until no packet has come for a second. Returns the packets that it sent.
+    /// Runs examples/scheduler.c until no packet has come for a second (its last argument). Returns the packets that it
+    /// sent.
     fn application_in_c(&self) -> Trace {
         let program = self.path("scheduler");
         cc("examples/scheduler.c", &program, &["wedjat", "libdpdk"], &[]);
@@ -306,7 +310,7 @@ impl Home {
         self.output("c")
     }
 
-    /// Like [`Home::application_in_c`], for the example in Rust.
+    /// Like [`Home::application_in_c`], for examples/scheduler.rs.
     fn application_in_rust(&self) -> Trace {
         run(Command::new(scheduler_in_rust()).arg(self.config("rust")).arg("1"));
         self.output("rust")
@@ -348,8 +352,11 @@ fn embed_in_c_page_works() {
     page::run(&page, &installed().join("bin"));
 }
 
-/// Builds an input with `tasks` task numbers: an ARP request that reveals the client's MAC address, then tasks,
-/// replies, and packets that a leaf drops (of an unknown pool, or no task at all). Some tasks have two packets.
+/// Builds an input with the task numbers 0 to `tasks` - 1.
+///
+/// The clients' side has an ARP request that reveals the client's MAC address. Tasks of one or two packets follow, with
+/// some packets that a leaf drops (of an unknown pool, or no task at all). The workers' side has replies, three for
+/// every four task numbers.
 fn trace(tasks: u16) -> Trace {
     let mut question = vec![0; arp::FRAME_LEN];
     let ask = arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS);
@@ -375,12 +382,10 @@ fn trace(tasks: u16) -> Trace {
     [clients, workers]
 }
 
-/// Returns the bytes as hexadecimal digits.
 fn hex(frame: &[u8]) -> String {
     frame.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes of hexadecimal digits.
 fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks(2)
@@ -388,7 +393,7 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Parses the frames of `kind` ("in" or "out") from a text with lines of kind, side and bytes.
+/// Parses the frames of `kind` ("in" or "out") from a text with lines of kind, side and hexadecimal bytes.
 fn golden(text: &str, kind: &str) -> Trace {
     SIDES.map(|side| {
         let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -399,19 +404,20 @@ fn golden(text: &str, kind: &str) -> Trace {
     })
 }
 
-/// Moves ARP behind all other frames, because an application may send it at any time.
+/// Moves ARP frames behind all others, because a program may send ARP at any time.
 fn arp_last(trace: &Trace) -> Trace {
     let mut trace = trace.clone();
     trace.iter_mut().for_each(|frames| frames.sort_by_key(|frame| frame[12..14] == [8, 6]));
     trace
 }
 
-/// Checks that a program sent the expected packets. `who` names the program in messages.
+/// Checks that the program `who` sent the expected packets.
 fn assert_same(ours: &Trace, expected: &Trace, who: &str) {
     assert_eq!(difference(ours, expected, who), None);
 }
 
-/// Describes the first unexpected packet, or an unexpected number of packets. Returns `None` for the expected packets.
+/// Describes the first unexpected packet, or an unexpected number of packets, of the program `who`. Returns `None` if
+/// all packets are as expected. Ignores the position of ARP frames.
 fn difference(ours: &Trace, expected: &Trace, who: &str) -> Option<String> {
     let (ours, expected) = (arp_last(ours), arp_last(expected));
     SIDES.iter().enumerate().find_map(|(at, side)| {
@@ -444,7 +450,8 @@ fn applications_send_the_golden_packets() {
 // promise: library.1
 #[test]
 fn applications_decide_as_the_leaf_does() {
-    // With the second policy, tasks wait at the application until replies make room.
+    // With the second policy, tasks wait in the program's queue until replies make room. Its silence limit of 1000 s
+    // (the maximum) exceeds any stall.
     for policy in ["horus", "jbsq(k=2, silence-ms=1000000)"] {
         let input = trace(3_000);
         let home = Home::new(&input, policy);
@@ -454,15 +461,14 @@ fn applications_decide_as_the_leaf_does() {
             difference(&home.application_in_c(), &expected, "C")
                 .or_else(|| difference(&home.application_in_rust(), &expected, "Rust"))
         };
-        // All three programs run in real time. A program that stalls may write off tasks before their replies
-        // arrive. Stalls do not hit every attempt, but programs that decide differently differ in every
-        // attempt.
+        // All three programs run in real time. A program that stalls may write off tasks before their replies arrive,
+        // but stalls do not hit every attempt. Programs that decide differently differ in every attempt.
         let differ: Vec<_> = (0..TRIES).map_while(|_| differ()).collect();
         assert!(differ.len() < TRIES, "{policy}: {differ:?}");
     }
 }
 
-/// Number of hugepages, of 2 MiB each.
+/// Number of hugepages, of 2 MiB each, for the memory of the primary process.
 const PAGES: u64 = 24;
 
 // promise: library.1

@@ -75,7 +75,7 @@ pool = 7
 struct Rig {
     /// The leaf's cores.
     cores: Vec<Leaf<RingPort, FramePool>>,
-    /// Far ends of each core's ports.
+    /// Far ends of the cores' ports, by core and port ([`CLIENTS`] or [`WORKERS`]).
     far: Vec<Vec<RingPort>>,
     /// The control, and checks of the leaf's state file.
     changing: ChangeRig<LeafCores>,
@@ -89,8 +89,8 @@ struct Rig {
     answered: u64,
     /// Number of tasks sent to each worker so far.
     given: BTreeMap<u16, u64>,
-    /// Number of the last task.
-    next: u16,
+    /// Sequence number of the last task.
+    last_seq: u16,
 }
 
 impl Rig {
@@ -117,18 +117,18 @@ impl Rig {
             open: BTreeMap::new(),
             answered: 0,
             given: BTreeMap::new(),
-            next: 0,
+            last_seq: 0,
         };
         rig.polls(50);
         rig
     }
 
-    /// Sends a client's task for a pool to one of the cores.
+    /// Sends a client's task for a pool to one of the cores. Sends nothing if the port is full.
     fn send(&mut self, core: usize, pool: u16) {
-        self.next = self.next.wrapping_add(1);
-        let header = Header::new_task(pool, self.next);
+        self.last_seq = self.last_seq.wrapping_add(1);
+        let header = Header::new_task(pool, self.last_seq);
         if self.far[core][CLIENTS].send(&frames::task(header)) {
-            self.open.insert(self.next, pool);
+            self.open.insert(self.last_seq, pool);
         }
     }
 
@@ -155,7 +155,8 @@ impl Rig {
         }
     }
 
-    /// Takes a packet at a server: schedules its answer after `work_ns`, or that to an ARP request for the next poll.
+    /// Handles a packet at a server. Schedules the reply to a task after `work_ns`, and the answer to an ARP request at
+    /// the next poll.
     fn serve(&mut self, core: usize, frame: &[u8], work_ns: u64) {
         if ether::ether_type(frame) == ether::ARP {
             let ask = arp::Packet::parse(frame).unwrap();
@@ -183,7 +184,7 @@ impl Rig {
         self.pending_answers.push((self.now + work_ns, core, bytes));
     }
 
-    /// Records a reply, or answers an ARP request to the client.
+    /// Handles a packet at the client: records a reply, or answers an ARP request.
     fn take_at_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
@@ -303,7 +304,7 @@ fn leaving_worker_finishes_and_dead_one_is_removed() {
     rig.settle();
     assert!(rig.changing.control.membership().worker(10).is_none());
     assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
-    // A worker that answers only after twice the time that a leaving worker gets.
+    // The next worker answers after twice `LEAVING_NS`, the time after which the leaf removes a leaving worker.
     rig.send(0, 7);
     rig.poll(2 * LEAVING_NS);
     rig.change("remove-server ip=10.0.2.12");
@@ -313,7 +314,7 @@ fn leaving_worker_finishes_and_dead_one_is_removed() {
     rig.now += LEAVING_NS + 1;
     rig.settle();
     assert_eq!(rig.changing.control.membership().workers().count(), 0);
-    // Its reply comes too late: the worker is gone.
+    // The leaf drops the late reply of the removed worker.
     rig.now += LEAVING_NS;
     rig.polls(10);
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
@@ -355,7 +356,7 @@ fn pools_come_and_leave_under_their_own_policies() {
     rig.settle();
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
     assert!(rig.changing.control.membership().pool(9).is_none());
-    // A new pool takes the free place.
+    // A new pool takes the place of the removed one, index 1.
     rig.change("add-pool id=11 policy=round-robin");
     rig.change("add-workers server=10.0.2.13 pool=11 workers=40-42");
     rig.settle();
@@ -367,6 +368,7 @@ fn pools_come_and_leave_under_their_own_policies() {
 #[test]
 fn members_drained_with_their_new_pool_get_nothing() {
     let mut rig = Rig::new();
+    // One epoch has all of these changes.
     let texts = [
         "add-pool id=9 policy=jsq",
         "add-server ip=10.0.2.13",
@@ -386,14 +388,14 @@ fn members_drained_with_their_new_pool_get_nothing() {
 
 // promise: membership.1
 #[test]
-fn policy_speeds_and_bounds_change() {
+fn policy_speed_and_queue_limit_change() {
     let mut rig = Rig::new();
     rig.change("set-policy pool=7 policy=weighted-random");
     rig.change("set-speed workers=10 speed=100");
     rig.settle();
     rig.given.clear();
     rig.workers_of(7, 600);
-    // The worker's share is 100 of 107, or 560 of 600 tasks.
+    // The other seven workers have speed 1. So the share of worker 10 is 100 of 107, or 560 of 600 tasks.
     assert!(rig.given[&10] > 450, "{:?}", rig.given);
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
     rig.change("set-queue pool=7 queue=4");
@@ -438,7 +440,7 @@ fn invalid_change_is_refused() {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");
     }
-    // With pool 7, these are the allowed six.
+    // With pool 7, these are six pools, the limit.
     for id in 100..105 {
         rig.change(&format!("add-pool id={id} policy=random"));
     }
@@ -454,7 +456,7 @@ fn invalid_change_is_refused() {
 
 // promise: scheduling.6
 #[test]
-fn message_reporting_pool_keeps_policy_and_no_spine() {
+fn message_reporting_pool_refuses_policy_change_and_spine() {
     let mut rig = Rig::of("\"jiq\"\nreports = \"messages\"");
     for (change, says) in [
         ("set-policy pool=7 policy=horus", "restart leaves and agents with the other one"),
@@ -464,6 +466,7 @@ fn message_reporting_pool_keeps_policy_and_no_spine() {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");
     }
+    // A pool whose workers report in replies may change its policy.
     rig.change("add-pool id=8 policy=horus");
     rig.change("set-policy pool=8 policy=random");
     rig.settle();
@@ -499,7 +502,7 @@ fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
 fn random_changes_under_load_are_accounted_for() {
     for seed in 0..4 {
         let mut rig = Rig::new();
-        // 600 rounds try a change in one of three; more than 20 changes must be made.
+        // Each of 600 rounds tries a change with probability 1/3; more than 20 changes must succeed.
         rig.change_at_random(seed, (600, 3, 20), random_change, |rig, rng| {
             for core in 0..2 {
                 for _ in 0..rng.random_range(0..4) {
@@ -508,9 +511,9 @@ fn random_changes_under_load_are_accounted_for() {
             }
             rig.poll(rng.random_range(10_000..400_000));
         });
-        // Tasks may wait in pools without workers. Their removal drops these tasks.
+        // Tasks may wait in pools 8 and 9 without workers. The removal of a pool drops its waiting tasks.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
-        // Pool 7 never leaves, but all of its workers may have left.
+        // Pool 7 is never removed, but may have lost all workers. New ones serve its waiting tasks.
         rig.try_change("add-server ip=10.0.2.30");
         rig.settle();
         rig.try_change("add-workers server=10.0.2.30 pool=7 workers=90-91");

@@ -1,12 +1,13 @@
-//! Leaf (`wedjat leaf`) on emulated NICs of two models, in a guest of QEMU. A Python program, the lab, builds the
-//! guest and runs the checks. `make test-nics` runs more models and checks. Skipped, with a message, where the lab
-//! cannot run.
+//! Leaf (`wedjat leaf`) on emulated NICs of two models, in a guest of QEMU. A Python program (the lab,
+//! testbed/lab/nics/run.py) builds the guest and runs the checks. `make test-nics` runs more models and checks. The
+//! tests pass where the lab cannot run; `--nocapture` shows the reason.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;
 
-/// Runs the check named `check` on a NIC of this model, in a guest. The check passes, or the lab skips it.
+/// Runs the lab's check `check` on a NIC of this model. Panics unless the check passes or the lab cannot run. Also
+/// panics if QEMU lacks the model.
 fn run(model: &str, check: &str) {
     let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/testbed/lab/nics/run.py");
     let mut command = Command::new("python3");
@@ -15,7 +16,6 @@ fn run(model: &str, check: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("1 passed, 0 failed") || text.starts_with("SKIPPED: "), "{text}");
-    // Shown by `--nocapture`.
     print!("{text}");
 }
 

@@ -228,6 +228,11 @@ unsafe fn create(
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut full_options).cast(), size)
     };
     let options = full_options;
+    // A later version may use it.
+    if options.reserved != 0 {
+        let text = format!("options.reserved: found {}; allowed: 0", options.reserved);
+        return Err((WEDJAT_ERROR_OPTIONS, text));
+    }
     if options.macs.is_null() && options.macs_count > 0 {
         return Err(plain(WEDJAT_ERROR_NULL));
     }

@@ -98,8 +98,9 @@ pub unsafe extern "C" fn wedjat_set_log(
     if !std::ptr::addr_eq(log::logger(), &raw const LOGGER) {
         return WEDJAT_ERROR_OPTIONS;
     }
-    let receiver = function.map(|function| Receiver { function, user });
-    *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) = receiver;
+    // Sets both with the lock, so that concurrent calls do not mix them.
+    let mut receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    *receiver = function.map(|function| Receiver { function, user });
     log::set_max_level(if function.is_some() { filter } else { LevelFilter::Off });
     0
 }

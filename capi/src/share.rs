@@ -57,19 +57,14 @@ pub unsafe extern "C" fn wedjat_worker_serve(
         WEDJAT_ERROR_OPTIONS
     };
     refuse(""); // clears the text of an earlier failure
-    let Some(handler) = handler else {
-        // `with_worker` counts the refused call.
-        return with_worker(worker, |_| Err(WEDJAT_ERROR_NULL));
-    };
-    // SAFETY: the caller vouches for the memory.
-    let sharing = match unsafe { parameters(sharing) } {
-        Ok(sharing) => sharing,
-        Err((code, text)) => {
-            refuse(&text);
-            return with_worker(worker, |_| Err(code));
-        }
-    };
+    // `with_worker` counts refused calls. Its own refusals leave the text empty.
     with_worker(worker, |worker| {
+        let handler = handler.ok_or(WEDJAT_ERROR_NULL)?;
+        // SAFETY: the caller vouches for the memory.
+        let sharing = unsafe { parameters(sharing) }.map_err(|(code, text)| {
+            refuse(&text);
+            code
+        })?;
         let handle = |task: worker::Task<'_>, cpu: Cpu<'_>| {
             let shared = SharedCpu { calls_left: cpu.calls_left(), state: (&raw const cpu).cast() };
             let c_task = view(&task);

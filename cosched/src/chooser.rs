@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::expert::{Aimd, Expert};
-use crate::settings::{Mode, Settings, SettingsError};
+use crate::settings::{HappinessFormula, Mode, Settings, SettingsError};
 use crate::share::{Distribution, SHARES, Share, drawn};
 use crate::state::{Outcome, State, StateError};
 
@@ -147,13 +147,14 @@ impl Chooser {
     }
 
     /// Returns the loss of an outcome, at most 1: `loss_factor` times the excess over the expected time. In mode
-    /// balanced, `lambda` times the batch job's unhappiness adds to it.
+    /// balanced, `lambda` times the batch job's unhappiness adds to it. Unhappiness always uses formula `Ratio`: no
+    /// value of `Printed` means that the job will end in time.
     #[must_use]
     pub fn loss(&self, outcome: &Outcome) -> f64 {
         let harm = self.settings.loss_factor * outcome.excess();
         let unhappy = match (self.settings.mode, &outcome.batch) {
             (Mode::Balanced, Some(batch)) => {
-                (1.0 - batch.happiness(self.settings.happiness)).clamp(0.0, 1.0)
+                (1.0 - batch.happiness(HappinessFormula::Ratio)).clamp(0.0, 1.0)
             }
             _ => 0.0,
         };

@@ -28,9 +28,9 @@ pub struct Progress {
 const HAPPINESS_MAX: f64 = 1e9;
 
 impl Progress {
-    /// Returns the happiness of the job, a measure of whether it will end in time. Experts and the loss use it. By
-    /// formula `Ratio`, a job that will end in time has at least 1. By `Printed`, the value grows with the risk of a
-    /// late end.
+    /// Returns the happiness of the job, a measure of whether it will end in time. Experts use it by the configured
+    /// formula, and the loss by `Ratio`. By formula `Ratio`, a job that will end in time has at least 1. By `Printed`,
+    /// the value grows with the risk of a late end.
     #[must_use]
     pub fn happiness(&self, formula: HappinessFormula) -> f64 {
         let time_left = self.wall - self.elapsed;

@@ -12,8 +12,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::Value;
 
 use crate::{
-    Chooser, Expert, LoggingChooser, Mode, Outcome, Overrides, Plan, Progress, ReplayResult,
-    SHARES, Settings, Setup, Share, State, replay,
+    Chooser, Expert, HappinessFormula, LoggingChooser, Mode, Outcome, Overrides, Plan, Progress,
+    ReplayResult, SHARES, Settings, Setup, Share, State, replay,
 };
 
 /// Returns a random number in [0, 1): the upper 53 bits, the precision of an `f64`, as a fraction.
@@ -229,9 +229,9 @@ fn iw_beats_mode_paper_within_400_rounds() {
 #[test]
 fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
     // Weight of the expert that advises 50% after 1000 decisions in which no share does harm.
-    let weight_of_half = |mode| {
+    let weight_of_half = |mode, happiness| {
         let experts = vec![always("nothing", 0), always("half", 50)];
-        let settings = Settings { mode, ..Settings::default() };
+        let settings = Settings { mode, happiness, ..Settings::default() };
         let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
         let mut chooser = Chooser::new(settings, experts).unwrap();
         for _ in 0..1000 {
@@ -245,8 +245,10 @@ fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
         }
         chooser.alpha()[1]
     };
-    assert_eq!(weight_of_half(Mode::Iw), 0.5);
-    assert!(weight_of_half(Mode::Balanced) > 0.9);
+    for happiness in [HappinessFormula::Ratio, HappinessFormula::Printed] {
+        assert_eq!(weight_of_half(Mode::Iw, happiness), 0.5);
+        assert!(weight_of_half(Mode::Balanced, happiness) > 0.9);
+    }
 }
 
 /// Returns the number of decisions that a chooser needs to follow a change. The first of two experts is better for 4000

@@ -14,7 +14,6 @@ use wedjat_desired::control::Change;
 use super::generated as proto;
 use super::generated::control_client::ControlClient;
 use super::socket::socket_path;
-use super::tap::TapError;
 
 /// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -236,7 +235,7 @@ impl Connection {
 
 /// Returns true if a node has refused to explain packets because it does so for another client.
 fn is_busy(status: &tonic::Status) -> bool {
-    status.message() == TapError::Explaining.to_string()
+    status.code() == tonic::Code::ResourceExhausted
 }
 
 /// Returns the tap in a reply; an error for a reply without it.
@@ -376,6 +375,7 @@ mod tests {
 
     use super::*;
     use crate::convert::tap_status;
+    use crate::tap::TapError;
 
     #[test]
     fn only_a_busy_node_is_asked_again() {

@@ -188,7 +188,7 @@ pub fn tap_status(error: &TapError) -> Status {
         TapError::Running { .. } | TapError::None | TapError::File { .. } | TapError::Nowhere => {
             Code::FailedPrecondition
         }
-        TapError::Explaining => Code::FailedPrecondition,
+        TapError::Explaining => Code::ResourceExhausted, // only this one, so that a client may ask again
         TapError::Incomplete { .. } => Code::DataLoss,
         TapError::Late | TapError::LateToCapture | TapError::LateToExplain => {
             Code::DeadlineExceeded

@@ -14,7 +14,7 @@ use std::time::Duration;
 use wedjat_assembly::agent as agent_assembly;
 use wedjat_core::io::Buf as _;
 use wedjat_core::io::memory::{FramePool, RingPort, pair};
-use wedjat_core::io::vdev;
+use wedjat_core::io::vdev::{self, SOFTWARE_DRIVERS};
 use wedjat_core::node::explain::{Explainer, Records};
 use wedjat_core::node::tap::{TapCommands, TapOrder};
 use wedjat_core::node::{Commands, Timing};
@@ -24,6 +24,7 @@ use wedjat_core::stage::auth::ReplyAuthenticator;
 use wedjat_core::stage::network::NetworkError;
 use wedjat_core::state::StateError;
 use wedjat_core::wire::arp::{self, Operation};
+use wedjat_core::wire::checksum::PartialChecksum;
 use wedjat_core::wire::ether::{self, Mac};
 use wedjat_core::wire::{ipv4, ipv6, ndp, udp, vlan};
 use wedjat_desired::config::{AgentConfig, Config, NodeConfig, PortConfig};
@@ -326,7 +327,8 @@ impl Offline {
     }
 
     /// Returns a packet as the port's device would deliver it: complete, and without the port's VLAN tag. The
-    /// node verifies checksums from memory, so a port that trusts checksums gets a valid UDP checksum.
+    /// node verifies checksums from memory, so a port that trusts checksums gets valid ones. A port of a software
+    /// driver finishes UDP checksums.
     fn frame(&self, packet: &CapturedPacket, port: usize) -> Vec<u8> {
         let config = &self.source.node().ports[port];
         let mut frame = packet.bytes.clone();
@@ -339,8 +341,15 @@ impl Offline {
             vlan::cover(&mut frame);
             frame.drain(..vlan::LEN);
         }
+        let driver = vdev::driver(&config.device).unwrap_or_default();
+        if !is_cut && SOFTWARE_DRIVERS.contains(&driver.as_str()) {
+            let _ = udp::finish_checksum(&mut frame);
+        }
         if is_cut || config.trust_checksums {
             forget_checksum(&mut frame);
+        }
+        if config.trust_checksums {
+            renew_header_checksum(&mut frame);
         }
         frame
     }
@@ -573,5 +582,41 @@ fn forget_checksum(frame: &mut [u8]) {
         && let Some(checksum) = frame.get_mut(udp_header + 6..udp_header + 8)
     {
         checksum.fill(0);
+    }
+}
+
+/// Recomputes the checksum of the IPv4 header, if the frame has one. A port that trusts checksums ignores it.
+fn renew_header_checksum(frame: &mut [u8]) {
+    // Bytes 10 and 11 of the header.
+    const CHECKSUM: std::ops::Range<usize> = ether::LEN + 10..ether::LEN + 12;
+    if frame.len() < ether::LEN + ipv4::LEN || ether::ether_type(frame) != ether::IPV4 {
+        return;
+    }
+    let end = ether::LEN + usize::from(frame[ether::LEN] & 0xF) * 4;
+    if end < CHECKSUM.end || end > frame.len() {
+        return; // no valid length
+    }
+    frame[CHECKSUM].fill(0);
+    let checksum = PartialChecksum::default().bytes(&frame[ether::LEN..end]).checksum();
+    frame[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trusted_header_checksum_becomes_valid() {
+        let mut frame = vec![0; ether::LEN + ipv4::LEN];
+        frame[ether::LEN - 2..ether::LEN].copy_from_slice(&ether::IPV4.to_be_bytes());
+        ipv4::emit(&mut frame[ether::LEN..], 0x0A00_0102, 0x0A00_0101, ipv4::UDP, 0);
+        let valid = frame.clone();
+        frame[ether::LEN + 10] ^= 0x55;
+        renew_header_checksum(&mut frame);
+        assert_eq!(frame, valid);
+        // A frame that ends inside its header stays as it is.
+        frame.truncate(ether::LEN + 11);
+        renew_header_checksum(&mut frame);
+        assert_eq!(frame, valid[..ether::LEN + 11]);
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -85,6 +85,8 @@ pub struct Job {
 pub struct Signals {
     /// Number of requests to end.
     pub ends: Arc<AtomicUsize>,
+    /// Signal of the first request to end; 0 for none.
+    pub end_signal: Arc<AtomicUsize>,
     /// Last signal to forward to the job; 0 for none.
     pub passed: Arc<AtomicUsize>,
 }
@@ -259,15 +261,15 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     for note in folder.clean(wedjat_cosched::mechanism::FolderFunctions::REAL)? {
         log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
-    let JobPlan { mut monitor, hierarchies, folders, limits, actuator } = job.plan(hierarchies)?;
-    for controller in hierarchies.missing() {
+    let mut plan = job.plan(hierarchies)?;
+    for controller in plan.hierarchies.missing() {
         log::warn!("this machine lacks the controller {} of cgroups", controller.name());
     }
     let mut note = Note {
         process: Process::own(),
         turn: 0,
         agent: path_of(&job.agent),
-        agent_pid: monitor.pid(),
+        agent_pid: plan.monitor.pid(),
         command: job.command_text(),
         policy: job.policy.to_string(),
         objective: job.objective.to_string(),
@@ -277,16 +279,23 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     };
     let entry = JobEntry { folder: &folder, id: note.id() };
     folder.enter(&mut note)?;
+    let mut has_waited = false;
     while !folder.take_turn(&mut note)? {
+        has_waited = true;
         if signals.ends.load(Acquire) > 0 {
             return Ok(JobEnd { status: None, is_late: false, figures: note.figures });
         }
-        if !monitor.is_running() {
+        if !plan.monitor.is_running() {
             return Err(CoschedError::AgentGone(job.agent.clone()));
         }
         std::thread::sleep(TURN_INTERVAL);
     }
-    // The time of the wait must not count.
+    // The agent's workers and their CPUs may have changed during the wait.
+    if has_waited {
+        plan = job.plan(plan.hierarchies)?;
+        note.agent_pid = plan.monitor.pid();
+    }
+    let JobPlan { mut monitor, hierarchies, folders, limits, actuator } = plan;
     monitor.restart();
     // Noted before creation, so that leftovers can be identified.
     note.made = folders;
@@ -427,7 +436,12 @@ impl<'a> Batch<'a> {
         if status.is_none() {
             status = final_status;
         }
-        self.note.figures.done = self.reading.end(self.group.used_ns());
+        let cpu_ns = self.group.used_ns();
+        self.note.figures.done = match self.group.processes().is_empty() {
+            true => self.reading.end(cpu_ns),
+            // A process that cannot be killed keeps the output open.
+            false => self.reading.done(cpu_ns),
+        };
         if let Some(chooser) = self.chooser.take() {
             chooser.into_log().map_err(|error| CoschedError::Log(error.into()))?;
         }
@@ -595,7 +609,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Ends all remaining processes: requests the end, waits for the grace time, and then kills. A second end
-    /// signal skips the wait. Returns the first process's status.
+    /// signal skips the wait. Returns the first process's status; `None` if it cannot be killed.
     fn finish(&mut self, signals: &Signals) -> Option<ExitStatus> {
         self.note.state = JobState::Ending;
         let _ = self.note_figures(Instant::now()); // only the end matters here
@@ -618,8 +632,11 @@ impl<'a> Batch<'a> {
             std::thread::sleep(OBSERVATION_INTERVAL);
         }
         // Reaps the first process meanwhile.
-        self.group.kill(EXIT_MAX, || drop(self.child.try_wait()));
-        status.or_else(|| self.child.wait().ok())
+        let has_ended = self.group.kill(EXIT_MAX, || drop(self.child.try_wait()));
+        status.or_else(|| match has_ended {
+            true => self.child.wait().ok(),
+            false => self.child.try_wait().ok().flatten(),
+        })
     }
 }
 
@@ -670,6 +687,10 @@ fn spawn(
     };
     let mut command = Command::new(program);
     command.args(arguments);
+    // The terminal stops a process of another process group that reads from it.
+    if io::stdin().is_terminal() {
+        command.stdin(Stdio::null());
+    }
     if job.measure == Measure::Counter {
         let path = folder.counter(id);
         std::fs::write(&path, [0; 8])

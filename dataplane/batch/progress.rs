@@ -10,6 +10,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
+/// Maximum number of bytes that are read before a part of a line is forwarded.
+const PART_MAX: u64 = 64 * 1024;
+
 /// Environment variable with the path of the counter file.
 pub const COUNTER: &str = "WEDJAT_PROGRESS";
 
@@ -89,7 +92,8 @@ fn counter(path: &Path) -> u64 {
     read.map_or(0, |()| u64::from_le_bytes(bytes))
 }
 
-/// Forwards output and counts the lines that contain `text`. Lines that are not UTF-8 count, too.
+/// Forwards output and counts the lines that contain `text`. Lines that are not UTF-8 count, too. Forwards a long line
+/// in parts, so that output without line ends needs little memory. `text` is not empty.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -102,13 +106,22 @@ pub fn count_lines(
     let thread_count = Arc::clone(&count);
     let forward = move || {
         let (mut input, mut line) = (BufReader::new(input), Vec::new());
-        let mut is_open = true;
-        while input.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        // `line` begins with this many bytes of the last part of the same line, which are already forwarded.
+        let mut forwarded = 0;
+        let (mut is_open, mut is_counted) = (true, false);
+        while input.by_ref().take(PART_MAX).read_until(b'\n', &mut line).is_ok_and(|read| read > 0)
+        {
             let matches = line.windows(text.len()).any(|part| part == text.as_bytes());
-            thread_count.fetch_add(u64::from(matches), Relaxed);
+            thread_count.fetch_add(u64::from(matches && !is_counted), Relaxed);
             // The reader of the output may have exited. The thread still reads, so that the batch continues.
-            is_open = is_open && output.write_all(&line).and_then(|()| output.flush()).is_ok();
-            line.clear();
+            let part = &line[forwarded..];
+            is_open = is_open && output.write_all(part).and_then(|()| output.flush()).is_ok();
+            let is_end = line.ends_with(b"\n");
+            is_counted = !is_end && (is_counted || matches);
+            // Keeps the end of an unfinished line, because the text may begin there.
+            let kept = if is_end { 0 } else { line.len().min(text.len() - 1) };
+            line.drain(..line.len() - kept);
+            forwarded = kept;
         }
     };
     let thread = std::thread::Builder::new().name("wedjat-output".to_owned()).spawn(forward)?;
@@ -138,6 +151,47 @@ mod tests {
             count_lines(&text[..], fs::File::create(&path).unwrap(), "frame".to_owned()).unwrap();
         assert_eq!(reading.end(None), 3.0);
         assert_eq!(fs::read(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn long_line_counts_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let part = PART_MAX as usize;
+        // The first line has the text across two parts and once more. The second line is as long, without the text.
+        let mut text = vec![b'.'; part - 3];
+        text.extend(b"frame");
+        text.resize(3 * part, b'.');
+        text.extend(b"frame\n");
+        text.resize(6 * part, b'.');
+        text.extend(b"\nframe\n");
+        let output = fs::File::create(&path).unwrap();
+        let reading = count_lines(io::Cursor::new(text.clone()), output, "frame".to_owned());
+        assert_eq!(reading.unwrap().end(None), 2.0);
+        assert!(fs::read(&path).unwrap() == text);
+    }
+
+    #[test]
+    fn output_without_line_ends_is_forwarded_in_parts() {
+        /// Writer that sends the length of each write.
+        struct Lengths(std::sync::mpsc::Sender<usize>);
+        impl Write for Lengths {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.send(bytes.len()).map_err(io::Error::other)?;
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (sender, lengths) = std::sync::mpsc::channel();
+        let input = io::repeat(b'.').take(10 * PART_MAX);
+        let reading = count_lines(input, Lengths(sender), "frame".to_owned()).unwrap();
+        assert_eq!(reading.end(None), 0.0);
+        let lengths: Vec<_> = lengths.into_iter().collect();
+        assert_eq!(lengths.iter().sum::<usize>() as u64, 10 * PART_MAX);
+        assert!(lengths.iter().all(|length| *length as u64 <= PART_MAX));
     }
 
     #[test]

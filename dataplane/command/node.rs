@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wedjat::state::Snapshot;
+use wedjat::state::files::{NameError, NameLock};
 use wedjat::state::table::agents_file;
 
 /// Folder of state files, as in the example configurations.
@@ -73,7 +74,8 @@ fn running_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     let is_running = |path: &PathBuf| {
-        Snapshot::open(path).is_ok_and(|snapshot| snapshot.running && !has_exited(snapshot.pid))
+        Snapshot::open(path)
+            .is_ok_and(|snapshot| snapshot.running && !has_exited(path, snapshot.pid))
     };
     let mut running: Vec<_> = files.map(|entry| entry.path()).filter(is_running).collect();
     let agent_paths: Vec<_> = running.iter().map(|path| agents_file(path)).collect();
@@ -82,10 +84,13 @@ fn running_in(folder: &Path) -> Vec<PathBuf> {
     running
 }
 
-/// Returns true if no process has this id: a killed node's state file still says that it runs. Returns false without
-/// /proc.
-pub fn has_exited(pid: u64) -> bool {
-    Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
+/// Returns true if the node with this state file and process id was killed: its file still says that it runs. No
+/// process here has its id, and none holds its lock. Returns false without /proc.
+pub fn has_exited(path: &Path, pid: u64) -> bool {
+    let is_missing =
+        Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists();
+    // A node in another PID namespace has another id here, but its lock shows that it runs.
+    is_missing && !matches!(NameLock::look(path), Err(NameError::Held(_)))
 }
 
 #[cfg(test)]
@@ -133,6 +138,18 @@ mod tests {
         assert_eq!(lines.len(), 3);
         drop(leaf);
         assert!(found().is_err(), "the agents of both files are there still");
+    }
+
+    // promise: control.1
+    #[test]
+    fn node_of_another_pid_namespace_has_not_exited() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leaf");
+        let table = node(&path, Role::Leaf);
+        let unknown = u64::from(u32::MAX); // the id of no process
+        assert!(!has_exited(&path, unknown));
+        drop(table);
+        assert!(has_exited(&path, unknown));
     }
 
     #[test]

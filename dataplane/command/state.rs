@@ -1,6 +1,7 @@
 //! `wedjat state`: a node's shared state as text or JSON.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use clap::Args;
 use wedjat::policy::Entry;
@@ -28,19 +29,21 @@ pub struct Arguments {
 
 /// Prints the content of the state file, and the state of an agent on the leaf's core if there is one.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let snapshot = Snapshot::open(&arguments.node.state_file()?)?;
+    let path = arguments.node.state_file()?;
+    let snapshot = Snapshot::open(&path)?;
     if arguments.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
     }
     let agent = snapshot.agent.as_deref();
-    super::print(&[Some(&snapshot), agent].into_iter().flatten().map(text).collect::<String>())
+    let nodes = [Some(&snapshot), agent].into_iter().flatten();
+    super::print(&nodes.map(|node| text(node, &path)).collect::<String>())
 }
 
-/// Formats the state of a node.
-fn text(snapshot: &Snapshot) -> String {
+/// Formats the state of a node, whose process has the state file `path`.
+fn text(snapshot: &Snapshot, path: &Path) -> String {
     let mut out = String::new();
     let end = match snapshot.running {
-        true if has_exited(snapshot.pid) => ", which ended without an orderly stop",
+        true if has_exited(path, snapshot.pid) => ", which ended without an orderly stop",
         true => "",
         false => ", ended",
     };

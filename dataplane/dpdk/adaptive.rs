@@ -20,8 +20,9 @@ const SLEEP_MAX_NS: u64 = 10_000_000;
 const WORKERS_NS: u64 = 50_000;
 
 /// Time in which the interrupt of a packet may still come after a timer has ended the sleep. The timer may end the
-/// sleep between the packet and its interrupt, which NICs delay.
-const GRACE_NS: u64 = 1_000_000;
+/// sleep between the packet and its interrupt, which NICs delay. A busy host delays those of an emulated NIC by
+/// milliseconds. A lost interrupt never comes.
+const GRACE_NS: u64 = 10_000_000;
 
 /// TSC-based clock whose core sleeps while it has no work.
 pub struct Adaptive {

@@ -42,16 +42,22 @@ pub(super) fn watch() {
 
 /// Takes an unhandled event of the device with this name; `None` if there is none. Returns a removal before a reset.
 pub(super) fn take(device: &str) -> Option<Cause> {
-    let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
-    [Cause::Removal, Cause::Reset]
-        .into_iter()
-        .find(|&cause| pending.remove(&(device.to_owned(), cause)))
+    [Cause::Removal, Cause::Reset].into_iter().find(|&cause| take_cause(device, cause))
 }
 
-/// Drops the unhandled events of a device that was closed or reset. Repeats of the handled event would otherwise
-/// withdraw the device again after its return.
-pub(super) fn forget(device: &str) {
-    while take(device).is_some() {}
+/// Takes an unhandled event of this cause. Returns false if there is none.
+pub(super) fn take_cause(device: &str, cause: Cause) -> bool {
+    let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    pending.remove(&(device.to_owned(), cause))
+}
+
+/// Drops the unhandled events of a device that was closed (removal) or reset. Repeats of the handled event would
+/// otherwise withdraw the device again after its return. Keeps a removal that followed a reset request.
+pub(super) fn forget(device: &str, handled: Cause) {
+    take_cause(device, Cause::Reset);
+    if handled == Cause::Removal {
+        take_cause(device, Cause::Removal);
+    }
 }
 
 /// Records an event.
@@ -104,11 +110,24 @@ mod tests {
         note(c"0000:aa:00.0", Cause::Reset);
         note(c"0000:aa:00.0", Cause::Removal);
         note(c"0000:aa:00.0", Cause::Removal);
-        note(c"0000:ab:00.0", Cause::Reset);
         assert_eq!(take("0000:aa:00.0"), Some(Cause::Removal));
         assert_eq!(take("0000:aa:00.0"), Some(Cause::Reset));
         assert_eq!(take("0000:aa:00.0"), None);
-        forget("0000:ab:00.0");
-        assert_eq!(take("0000:ab:00.0"), None);
+    }
+
+    // promise: ports.2
+    #[test]
+    fn removal_during_a_reset_is_kept() {
+        let note_both = || {
+            note(c"0000:ac:00.0", Cause::Reset);
+            note(c"0000:ac:00.0", Cause::Removal);
+        };
+        note_both();
+        forget("0000:ac:00.0", Cause::Reset);
+        assert!(!take_cause("0000:ac:00.0", Cause::Reset), "handled");
+        assert_eq!(take("0000:ac:00.0"), Some(Cause::Removal));
+        note_both();
+        forget("0000:ac:00.0", Cause::Removal);
+        assert_eq!(take("0000:ac:00.0"), None, "the device has left, so it needs no reset");
     }
 }

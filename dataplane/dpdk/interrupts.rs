@@ -77,8 +77,8 @@ impl RingInterrupt {
 pub(super) struct AnnouncedMemory {
     /// Regions by number; `None` for one whose mapping failed.
     regions: Vec<Option<Arc<MmapRaw>>>,
-    /// Rings that we read, with their writer's eventfd.
-    rings: Vec<(RingPlace, OwnedFd)>,
+    /// Rings that we read, with their writer's eventfd; `None` for a ring without one.
+    rings: Vec<(RingPlace, Option<OwnedFd>)>,
 }
 
 impl AnnouncedMemory {
@@ -88,8 +88,8 @@ impl AnnouncedMemory {
         self.regions.push(mapped.ok().map(Arc::new));
     }
 
-    /// Adds a ring that we read.
-    pub(super) fn add_ring(&mut self, place: RingPlace, event: OwnedFd) {
+    /// Adds a ring that we read. Its writer has no eventfd if the system refused one.
+    pub(super) fn add_ring(&mut self, place: RingPlace, event: Option<OwnedFd>) {
         self.rings.push((place, event));
     }
 
@@ -97,7 +97,7 @@ impl AnnouncedMemory {
     /// `None` for a ring without a usable one.
     pub(super) fn interrupts(self) -> Vec<Option<Arc<RingInterrupt>>> {
         let Self { regions, rings } = self;
-        let new = |(place, event)| RingInterrupt::new(event, &regions, place);
+        let new = |(place, event): (_, Option<_>)| RingInterrupt::new(event?, &regions, place);
         rings.into_iter().map(new).collect()
     }
 }
@@ -107,4 +107,31 @@ impl AnnouncedMemory {
 pub(super) fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    // promise: ports.2
+    #[test]
+    fn ring_without_event_keeps_its_place() {
+        let mut announced = AnnouncedMemory::default();
+        let region = memfd_create("region", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&region, 4096).unwrap();
+        announced.add_region(region.as_fd());
+        let place = |number: u16| RingPlace {
+            to_server: false,
+            number,
+            region: 0,
+            offset: 128 * u32::from(number),
+        };
+        announced.add_ring(place(0), None);
+        announced.add_ring(place(1), Some(eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
+        let has_interrupt: Vec<_> = announced.interrupts().iter().map(Option::is_some).collect();
+        assert_eq!(has_interrupt, [false, true]);
+    }
 }

@@ -608,17 +608,22 @@ impl Relay {
 
     /// Registers a started device of a server, with its queues. The first one starts the thread that accepts
     /// peers. After the drop of the last one the listener is shut down, so later devices get no peers.
-    pub(super) fn serve(self: &Arc<Self>, id: u32, rings: Rings) -> ServerDevice {
+    ///
+    /// # Errors
+    /// If the system has no thread.
+    pub(super) fn serve(self: &Arc<Self>, id: u32, rings: Rings) -> std::io::Result<ServerDevice> {
         let is_first = {
             let mut served = locked(&self.served);
             let is_first = served.is_empty();
             served.insert(id, rings);
             is_first
         };
+        // Unregisters the device if the thread does not start.
+        let device = ServerDevice { relay: Arc::clone(self), id };
         if is_first {
-            drop(Forwarder::new(self, true).spawn());
+            Forwarder::new(self, true).spawn()?;
         }
-        ServerDevice { relay: Arc::clone(self), id }
+        Ok(device)
     }
 
     /// Accepts a connection from the listener. Waits for one.
@@ -638,22 +643,31 @@ impl Relay {
     ) -> Option<JoinHandle<()>> {
         let peer = match self.outer.connect() {
             Ok(peer) => peer,
-            Err(error) => {
-                locked(&self.status).last_failure = error.to_string();
-                return None;
-            }
+            Err(error) => return self.note_failure(error),
         };
         if let Err(why) = self.admit(&peer) {
             self.refuse(&peer, &why);
             return None;
         }
         self.forget_pending();
+        if !start() {
+            return self.note_failure("the device does not start");
+        }
         // The driver connects before its start returns.
-        let driver = start().then(|| self.accept().ok())??;
+        let driver = match self.accept() {
+            Ok(driver) => driver,
+            Err(error) => return self.note_failure(error),
+        };
         let mut forwarder = Forwarder::new(self, false);
         let (checker, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
         forwarder.add(peer, ChannelState::Server { id, checker, driver, announced });
-        forwarder.spawn()
+        forwarder.spawn().map_or_else(|error| self.note_failure(error), Some)
+    }
+
+    /// Stores the reason why an attempt to connect failed. Returns `None`.
+    fn note_failure<T>(&self, why: impl fmt::Display) -> Option<T> {
+        locked(&self.status).last_failure = why.to_string();
+        None
     }
 
     /// Drops connections of the driver from failed starts. The next accept then returns that of the new start.
@@ -898,11 +912,9 @@ impl Forwarder {
         self.channels.push(PeerChannel { peer, state, began: Instant::now() });
     }
 
-    /// Starts the thread on the caller's CPUs; `None` if the system has no thread. The thread sleeps except when a peer
-    /// connects or leaves.
-    fn spawn(self) -> Option<JoinHandle<()>> {
-        // Without a thread there is no link. A client's start tries again; a server's device stays without peers.
-        thread::Builder::new().name("memif".to_owned()).spawn(move || self.run()).ok()
+    /// Starts the thread on the caller's CPUs. It sleeps except when a peer connects or leaves.
+    fn spawn(self) -> std::io::Result<JoinHandle<()>> {
+        thread::Builder::new().name("memif".to_owned()).spawn(move || self.run())
     }
 
     /// Runs until it accepts no more peers and the last one has left.
@@ -1153,8 +1165,8 @@ impl Forwarder {
         let may_wake = Relay::may_be_woken(peer);
         let event = own_event.as_ref().or_else(|| message.event(may_wake, true));
         message.send(peer, Some(event.unwrap_or(&self.relay.dummy_event)));
-        if let (Some(place), Some(event)) = (read_ring, own_event) {
-            announced.add_ring(place, event);
+        if let Some(place) = read_ring {
+            announced.add_ring(place, own_event);
         }
         Some(ChannelState::Server { id, checker, driver, announced })
     }
@@ -1324,7 +1336,7 @@ fn announced(messages: Vec<Message>) -> AnnouncedMemory {
         let is_region = MessageKind::of(message) == Ok(MessageKind::AddRegion);
         for descriptor in descriptors {
             match place {
-                Some(place) => announced.add_ring(place, descriptor),
+                Some(place) => announced.add_ring(place, Some(descriptor)),
                 None if is_region => announced.add_region(descriptor.as_fd()),
                 None => {}
             }
@@ -1465,7 +1477,7 @@ mod tests {
             let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
             relay.set_handshake_timeout(TIMEOUT);
             let driver = relay.inner.listen(0o600).unwrap();
-            let serving = relay.serve(3, ONE);
+            let serving = relay.serve(3, ONE).unwrap();
             Self { relay, driver, _serving: serving, _relays: relays }
         }
 
@@ -1621,7 +1633,7 @@ mod tests {
         assert_eq!(mode(), 0o600);
         let refused = Relays::default().interpose(&[vdev("")], &at_once()).unwrap_err();
         assert!(refused.to_string().contains(&file) && matches!(refused, SocketError::Served(_)));
-        let serving = first.of("net_memif0").unwrap().relay.serve(0, ONE);
+        let serving = first.of("net_memif0").unwrap().relay.serve(0, ONE).unwrap();
         drop(serving);
         assert!(!Path::new(&file).exists());
         let mut second = Relays::default();
@@ -1942,6 +1954,7 @@ mod tests {
         let server = relay.outer.listen(0o600).unwrap();
         let failed = relay.connect(0, ONE, || relay.inner.connect().is_err());
         assert!(failed.is_none());
+        assert_eq!(relay.last_refusal(), "the device does not start");
         drop(rustix::net::accept(&server).unwrap());
         let mut driver = None;
         let mut connect = || {

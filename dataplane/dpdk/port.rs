@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use wedjat_core::io::vdev::{self, PASSING_DRIVERS, is_pci_address};
+use wedjat_core::io::vdev::{
+    self, BIFURCATED_DRIVERS, PASSING_DRIVERS, SOFTWARE_DRIVERS, is_pci_address,
+};
 use wedjat_core::io::{Buf, Burst, Port};
 use wedjat_core::wire::udp;
 use wedjat_sys as sys;
@@ -53,11 +55,6 @@ const PEER_ANSWER: Duration = Duration::from_secs(2);
 /// Number of attempts without a link at a running server, after which a memif client gives up its extra transmit
 /// queues. The server then probably has too few receive queues.
 const REFUSALS_MAX: u32 = 8;
-
-/// Drivers without hardware that may carry packets of kernel sockets. Such packets may have checksums that
-/// were left to a device.
-const SOFTWARE_DRIVERS: [&str; 5] =
-    ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
 
 /// Treatment of checksums that the device has not verified. The port finishes and verifies them, so that such packets
 /// take the fast path; packets whose checksums the stages verify do not.
@@ -759,20 +756,19 @@ impl OpenedDevice {
             }
             Lifecycle::Leaving(_) if !presence.is_acknowledged() => None,
             Lifecycle::Leaving(cause) => {
-                // Waits for an outlet in the middle of a burst, which is short.
-                self.gate.while_closed(|| self.close(cause));
-                events::forget(&self.full_name);
+                // A removal may follow a reset request.
+                let is_removed = events::take_cause(&self.full_name, Cause::Removal);
                 *lifecycle = Lifecycle::Absent(None);
-                self.removals.fetch_add(u64::from(cause == Cause::Removal), Relaxed);
-                Some(match cause {
-                    Cause::Removal => DeviceEvent::Removed,
-                    Cause::Reset => DeviceEvent::Resetting,
-                })
+                Some(self.leave(if is_removed { Cause::Removal } else { cause }))
             }
             Lifecycle::Absent(Some(checked)) if checked.elapsed() < RETURN_RETRY => None,
             Lifecycle::Absent(_) => {
                 *lifecycle = Lifecycle::Absent(Some(Instant::now()));
-                if find(&self.name).is_err() && !is_bound(&self.full_name) {
+                let is_in_dpdk = find(&self.name).is_ok();
+                if is_in_dpdk && events::take_cause(&self.full_name, Cause::Removal) {
+                    return Some(self.leave(Cause::Removal)); // during its reset
+                }
+                if !is_in_dpdk && !is_bound(&self.full_name) {
                     return None;
                 }
                 let event = match self.reopen() {
@@ -786,6 +782,20 @@ impl OpenedDevice {
                 };
                 Some(event)
             }
+        }
+    }
+
+    /// Closes or resets a device that no core polls. Returns the event to report.
+    fn leave(&self, cause: Cause) -> DeviceEvent {
+        // Waits for an outlet in the middle of a burst, which is short.
+        self.gate.while_closed(|| self.close(cause));
+        events::forget(&self.full_name, cause);
+        match cause {
+            Cause::Removal => {
+                self.removals.fetch_add(1, Relaxed);
+                DeviceEvent::Removed
+            }
+            Cause::Reset => DeviceEvent::Resetting,
         }
     }
 
@@ -824,8 +834,20 @@ impl OpenedDevice {
             // SAFETY: the name is a C string, which EAL copies.
             accept(&self.name, "find it again", unsafe { sys::rte_dev_probe(name.as_ptr()) })?;
         }
-        let (id, name, pool) = (find(&self.name)?, self.name.as_str(), &self.pool);
-        let options = &self.options;
+        let id = find(&self.name)?;
+        let device = info(id, &self.name)?.device;
+        let opened = self.open_again(id);
+        // A failed set-up closes the port. EAL refuses to probe the device again before it is removed.
+        if opened.is_err() && find(&self.name).is_err() {
+            // SAFETY: the bus keeps a closed device until its removal.
+            unsafe { sys::rte_dev_remove(device) };
+        }
+        opened
+    }
+
+    /// Opens the device at this port id, for [`OpenedDevice::reopen`].
+    fn open_again(&self, id: u16) -> Result<(u16, Option<String>), DeviceError> {
+        let (name, pool, options) = (self.name.as_str(), &self.pool, &self.options);
         let rss_key = Arc::clone(&self.rss_key);
         let mut setup = Setup { id, name, pool, options, rss_key, rx: 0, tx: 0, interrupts: false };
         let opened = setup.open(&self.eal)?;
@@ -1267,7 +1289,14 @@ impl Setup<'_> {
         }
         let served = opened.relay.as_ref().filter(|memif| memif.relay.role() == Role::Server);
         let rings = memif::rings(Role::Server, self.rx, self.tx);
-        opened.serving = served.map(|memif| memif.relay.serve(memif.id, rings));
+        let serving = served.map(|memif| memif.relay.serve(memif.id, rings)).transpose();
+        let (name, step) = (self.name.to_owned(), "start the thread that accepts its peers");
+        opened.serving = serving.map_err(|error| DeviceError::Refused {
+            name,
+            step,
+            reason: error.to_string(),
+            said: String::new(),
+        })?;
         Ok(opened)
     }
 
@@ -1286,7 +1315,8 @@ impl Setup<'_> {
     fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
         let most = info.max_rx_queues.min(info.max_tx_queues.saturating_add(self.options.inlets));
         let asked = self.options.queues.saturating_add(self.options.inlets);
-        if (1..=most).contains(&asked) {
+        // Without a queue pair, no port would poll the inlets.
+        if self.options.queues > 0 && asked <= most {
             return Ok(());
         }
         let driver = driver_name(info);
@@ -1544,12 +1574,13 @@ fn full_name(name: &str) -> String {
     }
 }
 
-/// Returns true if the PCI device with this full address is bound to a kernel driver for user processes, such as
-/// vfio-pci.
+/// Returns true if the PCI device with this full address is bound to a kernel driver with which EAL finds it: one for
+/// user processes, such as vfio-pci, or one that stays beside DPDK's, such as mlx5_core.
 fn is_bound(address: &str) -> bool {
     let driver = std::fs::read_link(format!("/sys/bus/pci/devices/{address}/driver")).ok();
     let name = driver.as_deref().and_then(|driver| driver.file_name());
-    name.is_some_and(|name| PASSING_DRIVERS.iter().any(|passing| name == *passing))
+    let mut usable = PASSING_DRIVERS.iter().chain(&BIFURCATED_DRIVERS);
+    name.is_some_and(|name| usable.any(|driver| name == *driver))
 }
 
 /// Returns true if the PCI device with this full address answers, so that its registers can be read. All registers of

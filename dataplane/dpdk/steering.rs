@@ -138,11 +138,13 @@ impl Steering {
         }
     }
 
-    /// Returns the queue of each entry of a RETA with `entries` entries, a power of two.
+    /// Returns the queue of each entry of a RETA with `entries` entries, a power of two. Ports with tables of different
+    /// sizes give a hash the same queue: the queues repeat after at least 8 entries each, if the table has as many.
     #[must_use]
     pub fn table(&self, key: &[u8], entries: u16, queues: u16) -> Vec<u16> {
         let offset = self.offset(key) as u16; // the index uses the hash's low bits
-        let queue = |index: u16| ((index ^ offset) & (entries - 1)) % queues;
+        let period = (8 * u32::from(queues)).next_power_of_two().min(entries.into()) as u16;
+        let queue = |index: u16| ((index ^ offset) & (period - 1)) % queues;
         (0..entries).map(queue).collect()
     }
 }
@@ -240,6 +242,25 @@ mod tests {
             IpAddr::from(Ipv6Addr::from(0xfd00 << 112 | u128::from(net) << 64 | u128::from(host)))
         };
         replies_follow_tasks([ip(1, 1), ip(2, 1)], ip);
+    }
+
+    // promise: scheduling.2
+    #[test]
+    fn queue_depends_on_no_table_size() {
+        let steering = Steering {
+            side: SteeredSide::Workers,
+            leaf: Ipv4Addr::new(10, 0, 2, 1).into(),
+            task_port: PORT,
+            seed: 7,
+        };
+        let key = steering.key(KEY).unwrap();
+        for queues in [2, 3, 5, 7, 8] {
+            let table_of = |entries| steering.table(&key, entries, queues);
+            let (small, large) = (table_of(64), table_of(512));
+            let mut repeated = small.iter().cycle().take(512);
+            assert!(large.iter().all(|queue| repeated.next() == Some(queue)), "{queues} queues");
+            assert!((0..queues).all(|queue| small.contains(&queue)), "{queues} queues");
+        }
     }
 
     // promise: scheduling.2

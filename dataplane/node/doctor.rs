@@ -25,7 +25,7 @@ use wedjat_cosched::mechanism::{
 
 use wedjat_batch::{AgentMonitor, CoschedError, Job, Policy};
 use wedjat_core::cpus;
-use wedjat_core::io::vdev::{self, PASSING_DRIVERS};
+use wedjat_core::io::vdev::{self, BIFURCATED_DRIVERS, PASSING_DRIVERS};
 use wedjat_core::ring::region;
 use wedjat_core::state::files::{Scratch, within_limits};
 use wedjat_core::state::table;
@@ -389,14 +389,17 @@ fn memory_lock(machine: &Machine) -> Finding {
 fn vfio(machine: &Machine) -> Finding {
     let unsafe_mode = machine.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode") == "Y";
     if !machine.exists("dev/vfio/vfio") {
-        return Finding::warn(
+        return Finding::fail(
             "vfio",
             "no /dev/vfio/vfio: only NICs that keep their kernel driver (mlx5) work",
             "modprobe vfio-pci",
         );
     }
-    if !machine.names("sys/class/iommu").is_empty() || unsafe_mode {
-        return Finding::ok("vfio", if unsafe_mode { "without an IOMMU" } else { "with an IOMMU" });
+    if !machine.names("sys/class/iommu").is_empty() {
+        return Finding::ok("vfio", "with an IOMMU");
+    }
+    if unsafe_mode {
+        return Finding::ok("vfio", "without an IOMMU");
     }
     let fix = "boot with intel_iommu=on iommu=pt (AMD: iommu=pt), or, on a machine you trust: \
                echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
@@ -527,9 +530,6 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
     }
 }
 
-/// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
-const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
-
 /// Returns the kernel driver to which a NIC is bound; `None` if there is none.
 fn bound_driver(machine: &Machine, device: &Device) -> Option<String> {
     let link = machine.path(&format!("sys/bus/pci/devices/{}/driver", device.name));
@@ -556,7 +556,8 @@ fn bifurcated_driver(machine: &Machine, device: &Device) -> Option<&'static str>
 /// driver stays (bifurcated), and for one that is bound to a UIO driver.
 fn needs_vfio(machine: &Machine, device: &Device) -> bool {
     let without_vfio = |driver: &str| {
-        BIFURCATED.contains(&driver) || PASSING_DRIVERS.contains(&driver) && driver != "vfio-pci"
+        BIFURCATED_DRIVERS.contains(&driver)
+            || PASSING_DRIVERS.contains(&driver) && driver != "vfio-pci"
     };
     device.is_pci()
         && bifurcated_driver(machine, device).is_none()
@@ -586,7 +587,9 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
             let needed = required_driver.unwrap_or_default();
             Finding::fail(name, format!("bound to {driver}; its DPDK driver needs {needed}"), fix)
         }
-        Some(driver) if BIFURCATED.contains(&driver) || PASSING_DRIVERS.contains(&driver) => {
+        Some(driver)
+            if BIFURCATED_DRIVERS.contains(&driver) || PASSING_DRIVERS.contains(&driver) =>
+        {
             Finding::ok(name, format!("bound to {driver}"))
         }
         Some(driver) => Finding::fail(name, format!("bound to the kernel's {driver}"), fix),
@@ -634,8 +637,13 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
 
 /// Checks that the capture file that a net_pcap device replays exists. `name` is the finding's name.
 fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
+    // A relative path starts at the folder of this process.
+    let exists = |file: &str| match file.starts_with('/') {
+        true => machine.exists(file),
+        false => Path::new(file).exists(),
+    };
     match device.argument("rx_pcap") {
-        Some(file) if !machine.exists(file) => {
+        Some(file) if !exists(file) => {
             Finding::fail(name, format!("no file {file}"), "give rx_pcap= a capture that exists")
         }
         Some(file) => Finding::ok(name, format!("replays {file}")),
@@ -1091,6 +1099,7 @@ mod tests {
             ("net_vhost0,iface=/run/v", Status::Ok, "net_vhost"),
             ("net_memif0", Status::Warn, "without arguments"),
             ("net_pcap0,rx_pcap=/no/file.pcap", Status::Fail, "/no/file.pcap"),
+            ("net_pcap0,rx_pcap=Cargo.toml", Status::Ok, "replays Cargo.toml"),
         ] {
             let finding = fake.presence(device);
             assert_eq!(finding.status, status, "{finding:?}");

@@ -22,7 +22,7 @@ pub enum Schedule {
         most: f32,
         /// Steps to the first restart.
         period: u32,
-        /// Factor by which each period is longer than the one before.
+        /// Factor by which each period is longer than the one before. 0 counts as 1.
         factor: u32,
     },
 }
@@ -45,7 +45,7 @@ impl Annealing {
         let angle = std::f32::consts::PI * self.step as f32 / self.period as f32;
         self.step += 1;
         if self.step >= self.period {
-            (self.period, self.step) = (self.period.saturating_mul(factor), 0);
+            (self.period, self.step) = (self.period.saturating_mul(factor.max(1)), 0);
         }
         least + 0.5 * (most - least) * (1.0 + angle.cos())
     }
@@ -255,6 +255,11 @@ mod tests {
         // and at 0, 45, 90 and 135 degrees.
         let found: Vec<_> = (0..7).map(|_| (annealing.next() * 1000.0).round()).collect();
         assert_eq!(found, [2000.0, 1000.0, 2000.0, 1707.0, 1000.0, 293.0, 2000.0]);
+        // All periods of factor 0 have the first length.
+        let schedule = Schedule::Cosine { least: 0.0, most: 2.0, period: 2, factor: 0 };
+        let mut annealing = Annealing { schedule, period: 2, step: 0 };
+        let found: Vec<_> = (0..5).map(|_| (annealing.next() * 1000.0).round()).collect();
+        assert_eq!(found, [2000.0, 1000.0, 2000.0, 1000.0, 2000.0]);
         let mut constant = Annealing { schedule: Schedule::Constant, period: 1, step: 0 };
         assert_eq!([constant.next(), constant.next()], [1.0; 2]);
     }

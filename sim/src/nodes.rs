@@ -40,7 +40,7 @@ const HZ: f64 = TICKS_PER_US * 1e6;
 /// Ticks between samples of the queues: 50 us.
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 /// A run overflows if full queues reject more than one task in this number. Rare bursts lose fewer.
-const LOST_SHARE: u64 = 1000;
+pub const LOST_SHARE: u64 = 1000;
 /// Default of the maximum number of tasks that share a core.
 pub const SLOTS: usize = 8;
 

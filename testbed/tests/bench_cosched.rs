@@ -160,6 +160,7 @@ fn impossible_measurement_is_named() {
         (["--cpus", "0"], "--cpus"),
         (["--cpus", "0,4095"], "0,4095"),
         (["--loads", "120%"], "as in 20%"),
+        (["--loads", "20%,20%"], "--loads"),
         (["--arms", "idle,idle"], "--arms"),
         (["--service-us", "0"], "--service-us"),
         (["--foreign-max", "NaN"], "--foreign-max"),

@@ -21,8 +21,10 @@ fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.args(["bench-host", "--rounds", "1", "--tasks", "200", "--format", "json"]);
     let output = command.args(arguments).output().unwrap();
-    // The exit code is 1, without figures, if an answer was wrong or a kill cost more than the killed worker's tasks.
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // There are no figures if an answer was wrong or a kill cost more than the killed worker's tasks. The exit code is
+    // 1 also for too few tasks in undisturbed slices.
+    let has_figures = output.status.success() || !output.stdout.is_empty();
+    assert!(has_figures, "{}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 

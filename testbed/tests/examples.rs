@@ -45,9 +45,10 @@ impl Pair {
             ("\"host1\"", format!("\"{}\"", path("region"))),
             ("cores = [0]", format!("cores = [{}]", cpu(0))),
             ("core = 1", format!("core = {}", cpu(1))),
-            // The leaf never excludes a silent worker: workers on a busy machine are silent now and then. The agent's
-            // example has no `seed`, so the agent keeps its default timeout of 10 s.
+            // Neither node excludes a silent worker: workers on a busy machine are silent now and then. The first line
+            // is the leaf's, the second one the agent's.
             ("seed = 7\n", "seed = 7\nworker_timeout_ms = 0\n".to_owned()),
+            ("\nleaf = ", "\nworker_timeout_ms = 0\nleaf = ".to_owned()),
         ] {
             text = text.replace(from, &to);
         }

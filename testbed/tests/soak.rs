@@ -370,6 +370,8 @@ fn wrong_flags_name_reason_and_fix() {
         (&["--faults", "loss=2"], &["loss=2", "from 0 to 1"]),
         (&["--faults", "cut=leaf1-agent1@3ms..2ms"], &["ends before it starts", "5ms..8ms"]),
         (&["--faults", "none", "--agents", "0"], &["--agents 0", "from 1 to 16"]),
+        (&["--faults", "none", "--spines", "40000"], &["--spines 40000", "from 0 to 4"]),
+        (&["--faults", "none", "--tasks", "1.5"], &["--tasks 1.5", "whole number"]),
         (&["--faults", "none", "--workers", "8"], &["--workers", "--workers-each"]),
         (&["--faults", "none", "--load=-1"], &["--load -1", "above 0"]),
         (&["--faults", "none", "--tasks", "0"], &["--tasks 0", "from 1"]),

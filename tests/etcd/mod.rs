@@ -8,6 +8,7 @@ pub mod proxy;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::timeouts::wait_until;
 
@@ -134,11 +135,12 @@ impl Etcd {
         })
     }
 
-    /// Sends an HTTP request to a member. Returns the response; `None` if the connection fails. Has no timeout: a
-    /// member stopped by a signal blocks the call.
+    /// Sends an HTTP request to a member. Returns the response; `None` if the connection fails, or if nothing arrives
+    /// for 10 s, as from a stopped member.
     fn http(&self, at: usize, request: &str, body: &str) -> Option<String> {
         let address = format!("127.0.0.1:{}", self.ports[at].0);
         let mut stream = TcpStream::connect(&address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
         let length = body.len();
         let request =
             format!("{request}\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");

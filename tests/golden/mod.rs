@@ -20,4 +20,5 @@ pub fn assert_golden(name: &str, text: &str) {
         assert_eq!(found, expected, "{name}, line {}; WRITE_GOLDEN=1 writes the file", at + 1);
     }
     assert_eq!(text.len(), expected.len(), "{name}; WRITE_GOLDEN=1 writes the file");
+    assert!(text == expected, "{name}: other line ends; WRITE_GOLDEN=1 writes the file");
 }

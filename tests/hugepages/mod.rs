@@ -11,6 +11,8 @@ pub struct Hugepages {
     folder: tempfile::TempDir,
     /// Number of reserved hugepages before the test.
     before: u64,
+    /// Lock of the reservation, which all test programs share.
+    _lock: fs::File,
 }
 
 /// File of the kernel with the number of hugepages; a write changes it.
@@ -24,13 +26,17 @@ fn number(path: &str) -> Option<u64> {
 }
 
 impl Hugepages {
-    /// Makes `count` free hugepages available and mounts their folder. Returns `None` if the system refuses, as
-    /// for any user except root.
+    /// Makes `count` free hugepages available and mounts their folder. First waits for other tests with hugepages,
+    /// because each restores the number that it read. Returns `None` if the system refuses, as for any user except
+    /// root.
     pub fn reserve(count: u64) -> Option<Self> {
+        let path = std::env::temp_dir().join("wedjat-hugepages.lock");
+        let lock = fs::File::create(path).ok()?;
+        lock.lock().ok()?;
         let before = number(RESERVED)?;
         let wanted = before + count.saturating_sub(number(FREE)?);
         fs::write(RESERVED, wanted.to_string()).ok()?;
-        let pages = Self { folder: tempfile::tempdir().ok()?, before };
+        let pages = Self { folder: tempfile::tempdir().ok()?, before, _lock: lock };
         let mut mount = Command::new("mount");
         mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]).arg(pages.folder.path());
         let mounted = mount.status().is_ok_and(|status| status.success());

@@ -32,9 +32,10 @@ pub fn make(arguments: &[&str], prefix: &Path) {
     // folder, which tests start.
     make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
-    // A `make` that runs the tests sets MAKEFLAGS, with its options and a job server. A package build sets DESTDIR,
-    // which would move the installation below another folder.
-    run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
+    // A `make` that runs the tests sets MAKEFLAGS, with its options and a job server. A package build sets DESTDIR and
+    // LIBDIR, which would move the installation below another folder, and the library within it.
+    make.env_remove("MAKEFLAGS").env_remove("DESTDIR").env_remove("LIBDIR");
+    run(as_from_a_shell(&mut make));
 }
 
 /// Removes cargo's variables about the test's package. Crates whose build scripts read them would otherwise

@@ -1,23 +1,25 @@
-//! Runs the shell commands of a document in a sandbox with its own processes, network, /dev/shm, /run, /etc and
-//! /var/lib. Tests of the documentation use it: a document (page) stays true, because its commands run and its
-//! outputs are compared. [`run`] is the entry.
+//! Runs the shell commands of a document (page) and compares their outputs with those that the page shows. [`run`] is
+//! the entry. The commands run in a sandbox with its own processes, network, /dev/shm, /run and /var/lib, and with its
+//! own copy of /etc if the page names /etc/wedjat.
 //!
-//! HTML comments above a block say how it runs; readers do not see them:
+//! HTML comments above a fenced block say how it runs; readers of the page do not see them. A comment that stands alone
+//! needs no block:
 //!
 //! | comment | effect |
 //! |---|---|
 //! | `not run: REASON` | the block is skipped and counted |
-//! | `terminal NAME` or `terminal NAME until CONDITION` | the block runs in the background; the page goes on when the condition holds |
-//! | `stop NAME` or `stop NAME until CONDITION` | stands alone: Ctrl-C in that terminal, which must end |
+//! | `terminal NAME` or `terminal NAME until CONDITION` | the block runs in the background |
+//! | `stop NAME` or `stop NAME until CONDITION` | stands alone: Ctrl-C in that terminal, then waits for its end |
 //! | `wait NAME` | stands alone: waits until that terminal ends by itself |
-//! | `may exit 1` | a status of 1 is no failure, for measurements on a busy machine |
+//! | `may exit 1` | exit status 1 is no failure, for measurements on a busy machine |
 //! | `file NAME` | the block is written to this file, in any language |
-//! | `numbers vary` | each number of the text stands for any number |
-//! | `output of NAME` | the text is the output of that terminal |
-//! | `not output` | the text is no output |
+//! | `numbers vary` | for a `text` block: each of its numbers stands for any number |
+//! | `output of NAME` | for a `text` block: it is the output of that terminal |
+//! | `not output` | for a `text` block: it is no output |
 //!
-//! A `text` block behind a block that ran is its output: each line must occur in it, in order. `...` stands for any
-//! text.
+//! With `until`, the page goes on when the condition, a shell command, succeeds. Blocks of the language `sh` run. A
+//! `text` block after one that ran shows its output: each line must occur in the output, in order. `...` stands for
+//! any text. Blocks of other languages have no effect without `file`.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::fmt::Write as _;
@@ -31,7 +33,7 @@ use std::sync::OnceLock;
 /// Time limit of a page, which only failing pages reach.
 const PAGE_MAX: &str = "600s";
 
-/// Exit status of a `setup` that skips the page.
+/// Exit status with which a page's `setup` skips the page.
 const SKIP: i32 = 77;
 
 /// A document with the circumstances that its commands need.
@@ -40,9 +42,9 @@ pub struct Page<'a> {
     /// Path in the project.
     pub path: &'a str,
     /// Shell commands that run before those of the page. `{page PATH N}` stands for the N-th block of another page.
-    /// They print a reason and exit with [`SKIP`] where the machine lacks something.
+    /// They print a reason and exit with status 77 to skip the page, where the machine lacks something.
     pub setup: &'a [&'a str],
-    /// Texts of commands that are replaced, such as long durations. Each must occur.
+    /// Replacements in the commands, each from a text to another, for example of long durations. Each text must occur.
     pub replace: &'a [(&'a str, &'a str)],
     /// Programs without which the page is skipped.
     pub needs: &'a [&'a str],
@@ -59,7 +61,7 @@ struct Block {
     text: String,
     /// Texts of the HTML comments above the block.
     notes: Vec<String>,
-    /// Number of the first line.
+    /// Line number of the opening fence, or of the comment that stands alone.
     line: usize,
 }
 
@@ -71,26 +73,26 @@ struct ShownOutput {
     text: String,
     /// True if each number stands for any number.
     numbers_vary: bool,
-    /// Line of the block in the page.
+    /// Line number of the `text` block in the page.
     line: usize,
 }
 
-/// Number of blocks of shell commands, and the reasons for those that are skipped.
+/// Blocks of shell commands of a page: their number, and those marked as `not run`.
 #[derive(Default)]
 pub struct Marked {
     /// Number of blocks.
     pub blocks: usize,
-    /// Place and reason of each skipped block.
+    /// Place (`path:line`) and reason of each block marked as `not run`.
     pub skipped: Vec<String>,
 }
 
-/// Returns the project's folder, above or at that of the test's crate.
+/// Returns the project's folder: the folder of the test's crate, or one above it.
 pub fn root() -> &'static Path {
     let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     folders.find(|folder| folder.join("docs/SUMMARY.md").exists()).unwrap()
 }
 
-/// Splits a page into its blocks. A `stop` or `wait` comment becomes a block without text.
+/// Splits a page into its fenced blocks. A `stop` or `wait` comment becomes a block without language and text.
 fn blocks(page: &str) -> Vec<Block> {
     let (mut blocks, mut notes) = (Vec::new(), Vec::new());
     let mut lines = page.lines().enumerate();
@@ -120,7 +122,7 @@ fn blocks(page: &str) -> Vec<Block> {
 }
 
 impl Block {
-    /// Returns the rest of the comment that begins with `key`; `None` without such a comment.
+    /// Returns the rest of the first comment that begins with `key`; `None` without such a comment.
     fn note(&self, key: &str) -> Option<&str> {
         self.notes.iter().find_map(|note| note.strip_prefix(key)).map(str::trim)
     }
@@ -141,7 +143,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the number of blocks with shell commands in a page, and the reasons why some are skipped.
+/// Reads a page and returns its blocks of shell commands, counted.
 pub fn marked(path: &str) -> Marked {
     let mut marked = Marked::default();
     for block in blocks(&read(path)).iter().filter(|block| block.language == "sh") {
@@ -157,7 +159,8 @@ fn condition(note: &str) -> (&str, Option<&str>) {
     note.split_once(" until ").map_or((note, None), |(name, condition)| (name, Some(condition)))
 }
 
-/// Returns commands that wait for a condition, and end the page if the command `alive` fails before.
+/// Returns commands that wait for a condition. They end the script, which runs with `set -e`, if the command `alive`
+/// fails before. Returns an empty text without a condition.
 fn until(condition: Option<&str>, alive: &str) -> String {
     let Some(condition) = condition else { return String::new() };
     format!("until {{ {condition}; }} >/dev/null 2>&1; do {alive}; sleep 0.1; done\n")
@@ -172,13 +175,15 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
     for place in ["/dev/shm", "/run", "/var/lib"] {
         writeln!(script, "mount -t tmpfs tmpfs {place}").unwrap();
     }
-    script += "mount -t sysfs sysfs /sys\n"; // with this network's interfaces
+    // Shows the interfaces of the sandbox's network.
+    script += "mount -t sysfs sysfs /sys\n";
     let text: String = blocks.iter().map(|block| block.text.as_str()).collect();
     if text.contains("/etc/wedjat") {
         script += "cp -a /etc ../etc; mkdir -p ../etc/wedjat; mount --bind ../etc /etc\n";
     }
+    // bash rejects a group without commands, so `true` stands for an empty setup.
     writeln!(script, "{{ true\n{setup}\n}} >../setup 2>&1").unwrap();
-    // `last` is the output file of the block before, to which a `text` block belongs.
+    // `last` is the output file of the last `sh` block, if that ran and no `text` block has used it yet.
     let (mut expected, mut terminals, mut last) = (Vec::new(), Vec::new(), None);
     for (at, block) in blocks.iter().enumerate() {
         block.check_notes(page.path);
@@ -243,7 +248,7 @@ fn words(line: &str, numbers_vary: bool) -> String {
     let mut words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     if numbers_vary {
         let is_number = |letter: char| letter.is_ascii_digit();
-        // A number becomes a run of `#`, with its decimal point. Each run then shrinks to one `#`.
+        // Each number, with its decimal point, becomes a run of `#`. Each run then shrinks to one `#`.
         words = words.replace(is_number, "#").replace("#.#", "##");
         while words.contains("##") {
             words = words.replace("##", "#");
@@ -252,14 +257,14 @@ fn words(line: &str, numbers_vary: bool) -> String {
     words
 }
 
-/// Returns true if `found` matches `shown`, in which `...` stands for any text. The text begins with the first part,
-/// ends with the last one, and has the further ones between, in order.
+/// Returns true if `found` matches `shown`, in which `...` stands for any text and separates parts. `found` must begin
+/// with the first part, end with the last one, and contain the others between them, in order.
 fn is_like(shown: &str, found: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {
         return false;
     };
-    // True if the text ends with the last part examined.
+    // True if `found` ends with the last part examined.
     let mut ended = !shown.contains("...") && rest.is_empty();
     for part in parts.map(str::trim) {
         let Some(at) = rest.find(part) else { return false };
@@ -269,7 +274,7 @@ fn is_like(shown: &str, found: &str) -> bool {
     ended
 }
 
-/// Returns the first line that the output lacks. `lines` advances to each match, so that the order counts.
+/// Returns the first expected line that the output lacks after the match of the line before it.
 fn lacking<'a>(expected: &'a ShownOutput, output: &str) -> Option<&'a str> {
     let mut lines = output.lines().map(|line| words(line, expected.numbers_vary));
     let mut shown = expected.text.lines().filter(|line| !line.trim().is_empty());
@@ -279,11 +284,12 @@ fn lacking<'a>(expected: &'a ShownOutput, output: &str) -> Option<&'a str> {
     })
 }
 
-/// Words of a command that runs others in namespaces of their own.
+/// Command that runs its arguments in namespaces of their own, for mounts, network and processes.
 const SANDBOX: [&str; 7] =
     ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Tries a command in such namespaces, once. Returns the reason why the system refuses them, or `None`.
+/// Returns the reason why this system refuses the namespaces of [`SANDBOX`], or `None`. Tries them in the first call
+/// only.
 fn no_sandbox() -> Option<&'static String> {
     static REASON: OnceLock<Option<String>> = OnceLock::new();
     let attempt = || {
@@ -314,7 +320,7 @@ fn obstacle(page: &Page) -> Option<String> {
     no_sandbox().map(|reason| format!("it needs root's rights: {reason}"))
 }
 
-/// Replaces `{page PATH N}` by the N-th block of commands of that page.
+/// Replaces each `{page PATH N}` by the N-th `sh` block of that page, counted from 1.
 fn with_blocks_of_pages(setup: &str) -> String {
     let mut parts = setup.split("{page ");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -329,13 +335,15 @@ fn with_blocks_of_pages(setup: &str) -> String {
     text
 }
 
-/// Runs a page's commands with the programs of the folder `bin`, and compares the outputs that the page shows. Returns
-/// the folder in which it ran. Returns `None` if the page runs no block, and `None` with a note where the machine lacks
-/// something.
+/// Runs a page's commands with the programs of the folder `bin`, and compares the outputs that the page shows. Panics
+/// if a command fails or an output differs.
+///
+/// Returns a folder with the outputs; the commands ran in its subfolder `tree`. Returns `None` if the page has no block
+/// to run. Prints `SKIPPED` with the reason and returns `None` if the machine lacks something.
 pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     let marked = marked(page.path);
     if marked.blocks == marked.skipped.len() {
-        return None; // Nothing to run.
+        return None;
     }
     if let Some(obstacle) = obstacle(page) {
         // Written directly to standard error, because the output of passing tests is hidden.
@@ -349,6 +357,7 @@ pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     for name in ["cosched", "examples"] {
         symlink(root().join(name), folder.join(name)).unwrap();
     }
+    // Pages name the programs as a build from source does.
     symlink(bin, folder.join("target/release")).unwrap();
     let blocks = blocks(&read(page.path));
     let (text, expected) = script(page, &setup, &blocks, &folder);
@@ -361,7 +370,7 @@ pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     command.env("PATH", std::env::join_paths(path).unwrap()).env_remove("XDG_RUNTIME_DIR");
     command.envs(page.env.iter().copied()).env_remove("WEDJAT_STATE").current_dir(&folder);
     let output = command.output().unwrap();
-    // Returns the outputs of all blocks and terminals, for the message of a failure.
+    // Returns the outputs of setup, blocks and terminals, for the message of a failure.
     let all = || {
         let files = fs::read_dir(outer.path()).unwrap().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();
@@ -417,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_their_comments() {
+    fn blocks_have_text_and_comments() {
         let page = "1. x\n\n   <!-- not run: needs a NIC -->\n   ```sh\n   a\n     b\n   ```\n\n<!-- stop 2 -->\n\n```text\nc\n```\n";
         let found = blocks(page);
         assert_eq!(found.len(), 3);

@@ -1,9 +1,8 @@
-//! Three agents of a rack without a leaf, as processes in real time, with workers and a client behind the
-//! switch that joins them. One of the agents is killed.
+//! Test of three agents of a rack without a leaf, as processes in real time. One of the agents is killed.
 //!
 //! An agent gives tasks to the workers of its host. Without a leaf the agents are peers: a client sends a task to any
-//! of them, and an agent with more load passes tasks to another. The peers exchange their loads in periodic messages
-//! (beats). The test process is the switch.
+//! of them, and an agent with more load passes tasks to another. The peers exchange their loads in periodic heartbeats.
+//! The test process is the switch between the agents (nodes), the client and the workers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +29,7 @@ const WORKERS: usize = 2;
 /// The client's address, 10.0.2.100.
 const CLIENT: u32 = 0x0A00_0264;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
-/// Maximum number of outstanding tasks.
+/// Maximum number of outstanding tasks of [`Switch::ask`], besides lost ones.
 const WINDOW: usize = 32;
 
 /// Returns a node's address, 10.0.2.11 for the first.
@@ -59,7 +58,8 @@ impl Home {
         let home = Self { folder, name: format!("wedjat-peers-{}", std::process::id()), family };
         let cpus = core_affinity::get_core_ids().unwrap();
         for node in 0..NODES {
-            // Beats are long and worker timeouts off, so that a stalled machine makes no node silent.
+            // The heartbeat interval is long and the worker timeout is off, so that a stall of the machine makes no
+            // node or worker count as silent.
             let text = format!(
                 "[agent]\nid = {node}\nname = '{}'\ncore = {}\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
                  [peers]\nnodes = ['10.0.2.11', '10.0.2.12', '10.0.2.13']\npolicy = 'malcolm'\nbeat_us = 100000\n\
@@ -98,7 +98,7 @@ impl Home {
         running
     }
 
-    /// Starts a worker of a node that echoes tasks until the node stops or dies.
+    /// Starts a worker of a node, as a thread that echoes tasks until the node stops or dies.
     fn worker(&self, node: usize) -> std::thread::JoinHandle<()> {
         let name = self.path(&format!("region{node}")).display().to_string();
         std::thread::spawn(move || {
@@ -113,7 +113,7 @@ impl Home {
         })
     }
 
-    /// Returns a node's state; null if it cannot be read.
+    /// Returns a node's state as `wedjat state` prints it; null if it cannot be read.
     fn state(&self, node: usize) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         let output = command.args(["state", "--json"]).arg(self.path(&format!("state{node}")));
@@ -143,14 +143,14 @@ struct Switch {
 }
 
 impl Switch {
-    /// Opens a wire to each node.
+    /// Opens a wire to each node, and waits for the nodes.
     fn open(home: &Home) -> Self {
         let wires = Wires::open((0..NODES).map(|node| format!("{}-{node}", home.name)));
         let (open, answered) = (BTreeMap::new(), [0; NODES]);
         Self { wires, open, answered, passed: 0, family: home.family }
     }
 
-    /// Forwards all received frames, and records the client's replies.
+    /// Forwards the frames received from all nodes, and records replies to the client.
     fn poll(&mut self) {
         let mut has_received = false;
         for from in 0..NODES {
@@ -163,7 +163,8 @@ impl Switch {
         }
     }
 
-    /// Forwards a frame of a node by its destination. Records a reply to the client, or the new node of a passed task.
+    /// Handles a frame of the node `from`. Records a reply to the client, and forwards any other frame by its
+    /// destination MAC address. Records the new node of a passed task.
     fn carry(&mut self, from: usize, frame: &[u8]) {
         let to = ether::dst(frame);
         assert_eq!(ether::src(frame), mac(from));
@@ -196,7 +197,7 @@ impl Switch {
         }
     }
 
-    /// Sends a task from the client to the first node.
+    /// Sends a task from the client to the first node. The data is 40 zero bytes.
     fn task(&mut self, seq: u16) {
         let header = Header { extended: true, ..Header::new_task(1, seq) };
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 40];
@@ -236,8 +237,8 @@ impl Switch {
         }
     }
 
-    /// Sends these tasks, a window of them at a time, and waits for their answers. Tasks lost before stay
-    /// open.
+    /// Sends these tasks, at most [`WINDOW`] outstanding at a time, and waits for their answers. Tasks that are open at
+    /// the call count as lost and stay open.
     fn ask(&mut self, tasks: std::ops::Range<u16>) {
         let (start, lost) = (Instant::now(), self.open.len());
         for seq in tasks {
@@ -259,7 +260,8 @@ fn count(account: &Value, key: &str) -> u64 {
     account[key].as_u64().unwrap()
 }
 
-/// Serves tasks in a rack of three nodes over this family of addresses. One node is killed.
+/// Serves tasks in a rack of three nodes over this family of addresses, and kills one node. Checks that only tasks at
+/// that node are lost, and that the other nodes account for all their tasks.
 pub fn lose_only_tasks_of_the_killed_peer(family: Family) {
     let home = Home::new(family);
     let mut nodes: Vec<_> = (0..NODES).map(|node| Some(home.start(node))).collect();
@@ -272,7 +274,7 @@ pub fn lose_only_tasks_of_the_killed_peer(family: Family) {
     switch.ask(0..2000);
     let answered = switch.answered;
     assert!(answered.iter().all(|answered| *answered > 0), "{answered:?}");
-    // The state file shows the probability with which the agent passes a task to each node.
+    // `migration` is the probability with which the agent passes a task to that node.
     let state = home.state(0);
     for node in state["peers"]["nodes"].as_array().unwrap() {
         assert!(node["migration"].as_f64().unwrap() > 0.0, "{state}");
@@ -294,7 +296,7 @@ pub fn lose_only_tasks_of_the_killed_peer(family: Family) {
     let accounts: Vec<_> = nodes.into_iter().flatten().map(ChildProcess::account).collect();
     for (node, account) in accounts.iter().enumerate() {
         assert_eq!(count(account, "replies"), switch.answered[node], "{account}");
-        // Each node scheduled its tasks to its own workers (replies), or to a peer (given).
+        // A node schedules a task to its own worker, or gives it to a peer that requests one.
         let scheduled = count(account, "scheduled");
         assert_eq!(
             scheduled,

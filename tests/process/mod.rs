@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Output};
 
 use serde_json::Value;
 
-/// A process, killed when dropped. Only methods that take `self` leave it empty.
+/// A process, killed when dropped. Holds `None` only after [`ChildProcess::output`], which consumes the process.
 pub struct ChildProcess(Option<Child>);
 
 impl ChildProcess {
@@ -20,7 +20,7 @@ impl ChildProcess {
         Self(Some(child))
     }
 
-    /// Returns its standard input, which must be a pipe.
+    /// Takes its standard input. Panics if it is no pipe, or in a second call.
     pub fn stdin(&mut self) -> ChildStdin {
         self.0.as_mut().unwrap().stdin.take().unwrap()
     }
@@ -62,7 +62,7 @@ impl ChildProcess {
         self.ended();
     }
 
-    /// Stops a node with SIGTERM, and checks and returns its account.
+    /// Stops a node with SIGTERM. Checks and returns its account, as [`account`] does.
     pub fn account(self) -> Value {
         account(&self.end("-TERM"))
     }

@@ -1,6 +1,6 @@
-//! A spine and two leaves that serve clients, over either address family. A spine schedules tasks over leaves, and a
-//! leaf over the workers of its rack. Signals are messages about a rack's load from leaves to the spine, and
-//! keep-alives in both directions.
+//! Test of a spine and two leaves that serve clients, over either address family. A spine schedules tasks over leaves,
+//! and a leaf over the workers of its rack. Signals are load reports of leaves to the spine, and heartbeats in both
+//! directions.
 
 use serde_json::Value;
 
@@ -8,16 +8,18 @@ use super::family::Family;
 use super::switch::*;
 
 /// Runs `wedjat spine` and two `wedjat leaf` below it, as processes in real time. The test is the switch
-/// between them, their clients and their workers. Nothing is asserted about time: every task is answered and
-/// accounted for in all ledgers.
+/// between them, the client and the workers. Kills one leaf. Checks that every task is answered, and that each node
+/// accounts for its packets. Checks no times.
 pub fn serve_and_lose_a_leaf(family: Family) {
     let home = Home::new(family);
     for name in ["spine90.toml", "leaf1.toml"] {
+        // Panics if `wedjat check` refuses the file.
         home.received(&["check", "--config"], name);
     }
     let spine = home.start("spine", "spine90");
     let first = home.start("leaf", "leaf1");
     let second = home.start("leaf", "leaf2");
+    // The other ends belong to the second spine, which does not run.
     let mut switch = Switch::open(&home, &ENDS[..4]);
     switch.poll_until("spine and leaves receive signals", || {
         let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
@@ -32,10 +34,10 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     assert_eq!((state["role"].as_str(), state["node"].as_u64()), (Some("spine"), Some(90)));
     assert_eq!(state["pools"][0]["members"].as_array().map(Vec::len), Some(2), "{state}");
 
-    // The first leaf dies. The second gets all tasks once the spine has noticed.
+    // The first leaf dies. The second gets all tasks after the spine has detected it.
     drop(first.end("-KILL"));
     switch.wires.dead.push(UP[0]);
-    // The spine counts the dead leaf as a lost worker of its pool.
+    // For a spine, `workers_lost` counts leaves.
     switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);
     let before = switch.answered.len() as u16;
     switch.ask(before..before + 200);

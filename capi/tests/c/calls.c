@@ -139,10 +139,11 @@ static void refused(int expected, const char *config, size_t length, struct wedj
 static void create_refuses(void)
 {
     struct wedjat_options no_macs = {sizeof no_macs, 1, NULL, 0, 0, 0}, null_macs = {sizeof no_macs, 1, NULL, 2, 0, 0};
-    struct wedjat_options other_size = options, no_clock = options;
+    struct wedjat_options other_size = options, no_clock = options, reserved = options;
     struct wedjat_scheduler *made[2];
     other_size.size = 24;
     no_clock.ticks_hz = 0;
+    reserved.reserved = 7;
     refused(WEDJAT_ERROR_CONFIG, "[leaf]\nid = 'one'\n", 18, options, "configuration:2: `leaf.id`");
     refused(WEDJAT_ERROR_CONFIG, "\xff\xfe", 2, options, "utf-8");
     refused(WEDJAT_ERROR_CONFIG, CONFIG, 0, options, "leaf");
@@ -151,6 +152,7 @@ static void create_refuses(void)
     refused(WEDJAT_ERROR_NULL, CONFIG, strlen(CONFIG), null_macs, "");
     refused(WEDJAT_ERROR_NULL, NULL, 9, options, "");
     refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), other_size, "options.size: found 24; allowed: 40");
+    refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), reserved, "options.reserved: found 7; allowed: 0");
     no_macs = options;
     no_macs.macs_count = SIZE_MAX;
     refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), no_macs, "options.macs_count");

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::str::FromStr;
 
 use rustix::process::Signal;
-use rustix::thread::CpuSet;
+use rustix::thread::{CapabilitySet, CpuSet, capabilities, set_capabilities};
 
 use super::group::{Group, Limits};
 
@@ -99,6 +99,12 @@ pub fn in_group<'a>(
             }
         }
         rustix::thread::sched_setaffinity(None, &cpus)?;
+        // A capability that is ambient, or inheritable in a process of root, would survive the drop below. The kernel
+        // removes an ambient capability that is not inheritable.
+        if let Ok(mut sets) = capabilities(None) {
+            sets.inheritable.remove(CapabilitySet::SYS_NICE);
+            let _ = set_capabilities(None, sets); // always allowed
+        }
         let no_real_time = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the first call reads memory that outlives it, the second only numbers. The code ignores both
         // results: a process without the right to the second call (CAP_SETPCAP) usually lacks CAP_SYS_NICE, too.

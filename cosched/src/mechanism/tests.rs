@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{
+    CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -308,6 +311,38 @@ fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
             None
         }
     }
+}
+
+/// Checks that a batch lacks the capability to use real-time classes, even if it is ambient in the calling thread.
+fn check_ambient_capability(group: &Group, limits: &Limits) {
+    let nice = CapabilitySet::SYS_NICE;
+    let mut sets = capabilities(None).unwrap();
+    sets.inheritable.insert(nice);
+    let is_inheritable = set_capabilities(None, sets).is_ok();
+    if !is_inheritable || configure_capability_in_ambient_set(nice, true).is_err() {
+        println!("SKIPPED: this process lacks CAP_SYS_NICE");
+        return;
+    }
+    let mut command = Command::new("grep");
+    command.args(["-E", "Cap(Inh|Amb)", "/proc/self/status"]).stdin(Stdio::null());
+    let output = in_group(&mut command, group, limits, Class::Idle).unwrap().output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let masks: Vec<_> = text.lines().map(|line| line.split_once(':').unwrap().1.trim()).collect();
+    assert_eq!(masks.len(), 2, "{text}");
+    for mask in masks {
+        assert_eq!(u64::from_str_radix(mask, 16).unwrap() & nice.bits(), 0, "{text}");
+    }
+}
+
+// promise: batch.2
+#[test]
+fn batch_loses_an_ambient_capability() {
+    let Some((group, _, limits)) = real("ambient") else { return };
+    // Capabilities belong to a thread. This one ends with the check.
+    std::thread::scope(|scope| {
+        scope.spawn(|| check_ambient_capability(&group, &limits)).join().unwrap();
+    });
+    group.remove(Duration::from_secs(30)).unwrap();
 }
 
 // promise: batch.2

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use clap::Args;
@@ -138,25 +138,33 @@ pub fn batch(arguments: &Run) -> Outcome {
     if arguments.dry_run {
         return print(&job.dry_run()?);
     }
-    let end = run(&job, &signals()?)?;
-    Ok(exit_code(&end))
+    run_with_signals(&job)
 }
 
 /// Runs a job of an agent's file to its end. The agent starts one such process for each job of its file, in turn.
 pub fn configured(config: &Path, number: usize) -> Outcome {
     let config = AgentConfig::load(config)?;
     let job = config.jobs.get(number).ok_or("the file has no such job")?;
-    Ok(exit_code(&run(job, &signals()?)?))
+    run_with_signals(job)
+}
+
+/// Runs a job to its end, and returns its exit code.
+fn run_with_signals(job: &Job) -> Outcome {
+    let signals = signals()?;
+    let end = run(job, &signals)?;
+    Ok(exit_code(&end, signals.end_signal.load(Relaxed)))
 }
 
 /// Starts to handle signals, and returns their record for the job's loop: the first SIGINT or SIGTERM ends the batch,
 /// the second one at once. SIGHUP, SIGUSR1 and SIGUSR2 go to the batch.
 fn signals() -> io::Result<Signals> {
     let signals = Signals::default();
-    let ends = Arc::clone(&signals.ends);
+    let (ends, end_signal) = (Arc::clone(&signals.ends), Arc::clone(&signals.end_signal));
     let mut end_signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("wedjat-signals".to_owned()).spawn(move || {
-        end_signals.forever().for_each(|_| {
+        end_signals.forever().for_each(|signal| {
+            // Keeps the first signal.
+            let _ = end_signal.compare_exchange(0, signal as usize, Relaxed, Relaxed);
             // Release pairs with the runner's Acquire.
             ends.fetch_add(1, Release);
         });
@@ -168,8 +176,8 @@ fn signals() -> io::Result<Signals> {
     Ok(signals)
 }
 
-/// Returns the exit code that a shell would give.
-fn exit_code(end: &JobEnd) -> ExitCode {
+/// Returns the exit code that a shell would give. `end_signal` is the first signal that requested the end; 0 for none.
+fn exit_code(end: &JobEnd, end_signal: usize) -> ExitCode {
     /// Exit code after the job's time, as of `timeout`.
     const LATE: u8 = 124;
     let code_of = |status: ExitStatus| {
@@ -179,9 +187,21 @@ fn exit_code(end: &JobEnd) -> ExitCode {
     match end.status {
         _ if end.is_late => ExitCode::from(LATE),
         Some(status) => ExitCode::from(code_of(status)),
-        // The command never started: SIGINT or SIGTERM ended the job while it waited for its turn. The record of
-        // signals does not distinguish the two.
-        None => ExitCode::from(128 + SIGTERM as u8),
+        // The command never started: SIGINT or SIGTERM ended the job while it waited for its turn.
+        None => ExitCode::from(128 + end_signal as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_job_exits_with_its_end_signal() {
+        let end = JobEnd { status: None, is_late: false, figures: Default::default() };
+        for (signal, code) in [(SIGINT, 130_u8), (SIGTERM, 143)] {
+            assert_eq!(exit_code(&end, signal as usize), ExitCode::from(code));
+        }
     }
 }
 

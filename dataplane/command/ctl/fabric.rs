@@ -10,7 +10,7 @@ use wedjat::controller::generated::{Node, TopologyReply};
 use wedjat::controller::{Command as FabricCommand, ControllerClient};
 use wedjat::quantity;
 
-use super::{Arguments, Command, PoolCommand, print_result, with};
+use super::{Arguments, Command, NO_VERSION, PoolCommand, print_result, with};
 use crate::command::Outcome;
 
 /// Arguments of a fabric's pool.
@@ -175,6 +175,9 @@ fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
 
 /// Sends the request to the controller and prints the answer.
 pub fn run(arguments: &Arguments, request: FabricRequest) -> Outcome {
+    if matches!(request, FabricRequest::Topology) && arguments.if_version.is_some() {
+        return Err(NO_VERSION.into());
+    }
     let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
         (Some(ca), Some(certificate), Some(key)) => {
             Some([ca.clone(), certificate.clone(), key.clone()])

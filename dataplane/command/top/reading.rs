@@ -1,7 +1,7 @@
 //! Reading of a state file: the content and time of its newest copy.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use wedjat::cosched::{Note, jobs_of_agent};
@@ -15,6 +15,8 @@ const TRIES: usize = 5;
 /// State of a node at one moment.
 pub struct NodeReading {
     pub snapshot: Snapshot,
+    /// State file of the process.
+    pub path: PathBuf,
     /// Time at which the copy was written. Rates use the time between two copies.
     pub written: Option<SystemTime>,
     /// Batch jobs beside its workers.
@@ -51,7 +53,7 @@ impl Reading {
                 Role::Agent => jobs_of_agent(snapshot.pid),
                 _ => Vec::new(),
             };
-            Some(NodeReading { snapshot, written, jobs })
+            Some(NodeReading { snapshot, path: path.to_owned(), written, jobs })
         };
         Ok(Self(nodes.filter_map(node).collect()))
     }

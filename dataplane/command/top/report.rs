@@ -139,7 +139,9 @@ impl Change<'_> {
         let age = self.now.written.and_then(|written| moment.duration_since(written).ok());
         let trouble = match (running, age.filter(|&age| age > STALE)) {
             (false, _) => "ended".to_owned(),
-            (true, _) if has_exited(*pid) => "ended without an orderly stop".to_owned(),
+            (true, _) if has_exited(&self.now.path, *pid) => {
+                "ended without an orderly stop".to_owned()
+            }
             (true, Some(age)) => format!("state not written for {:.0} s", age.as_secs_f64()),
             (true, None) => String::new(),
         };

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::waiter::Signal;
 use crate::ring::lock::{is_held, is_locked, lock};
-use crate::state::files::{advice, open_again};
+use crate::state::files::{NameError, NameLock, advice, open_again};
 use crate::state::region::{ALIGN, Region, Slice};
 use crate::state::table::Role;
 
@@ -150,7 +150,7 @@ pub enum ClockError {
         found: u64,
     },
     /// The header contradicts itself or the file.
-    #[error("clock {path}: damaged ({reason}); restart its conductor")]
+    #[error("clock {path}: damaged ({reason}); remove it, and restart its conductor")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -251,6 +251,8 @@ impl ClockFile {
     /// If another conductor uses the file, it is no valid clock of this version, or the system refuses.
     pub(super) fn create(path: &Path, nodes: usize) -> Result<(Self, File), ClockError> {
         let nodes = nodes.clamp(1, NODES_MAX);
+        // Otherwise two conductors could both find no running one, and the later would replace the earlier one's file.
+        let _name = NameLock::take(path).map_err(|error| lock_error(path, error))?;
         match Self::open(path) {
             Ok(clock) => {
                 return Err(ClockError::InUse { path: path.to_owned(), pid: clock.pid() });
@@ -421,6 +423,20 @@ impl ClockFile {
     /// Returns the error for a conductor that died.
     pub(super) fn without_conductor(&self) -> ClockError {
         ClockError::NoConductor { path: self.path.to_path_buf(), pid: self.pid() }
+    }
+}
+
+/// Converts the error of a path's lock, which a conductor holds while it creates its file.
+fn lock_error(path: &Path, error: NameError) -> ClockError {
+    match error {
+        NameError::Held(pid) => {
+            ClockError::InUse { path: path.to_owned(), pid: pid.unwrap_or_default() }
+        }
+        NameError::Foreign(lock, found) => {
+            let text = format!("{found} exists there; remove it, or name another clock");
+            io_error(&lock)(io::Error::new(io::ErrorKind::AlreadyExists, text))
+        }
+        NameError::Io(error) => io_error(path)(error),
     }
 }
 

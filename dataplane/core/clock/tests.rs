@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::state::files::NameLock;
 use crate::state::table::Role;
 
 const LEAF: Node = Node { role: Role::Leaf, id: 3, core: 0 };
@@ -217,7 +218,34 @@ fn invalid_clock_is_refused_with_the_fix() {
     assert!(other_version.contains("; build node and conductor from the same release"));
     let damaged = change(24, 2);
     assert!(damaged.contains("damaged") && damaged.contains("2 nodes"), "{damaged}");
-    assert!(damaged.contains("; restart its conductor"), "{damaged}");
+    assert!(damaged.contains("; remove it, and restart its conductor"), "{damaged}");
     fs::write(&path, &bytes).unwrap();
     drop(Conductor::create(&path, 1).expect("what a dead conductor left is replaced"));
+}
+
+// promise: emulated-time.1
+#[test]
+fn second_conductor_at_creation_is_refused() {
+    let (_folder, path) = folder();
+    let creating = NameLock::take(&path).unwrap();
+    let error = Conductor::create(&path, 1).unwrap_err().to_string();
+    assert!(error.contains("in use by a running conductor"), "{error}");
+    drop(creating);
+    let _conductor = Conductor::create(&path, 1).unwrap();
+    assert!(NameLock::look(&path).is_ok(), "only the creation needs this lock");
+}
+
+// promise: emulated-time.1
+#[test]
+fn claimed_line_is_not_the_former_node() {
+    let (_folder, path) = folder();
+    let mut conductor = Conductor::create(&path, 1).unwrap();
+    let clock = ClockFile::open(&path).unwrap();
+    let first = clock.join(LEAF).unwrap();
+    let number = accept(&mut conductor, LEAF);
+    drop(first);
+    conductor.forget(number);
+    // Another node has claimed the line, and has not stored its name yet.
+    let _claimed = clock.claim().unwrap();
+    assert_eq!(conductor.take(LEAF), None);
 }

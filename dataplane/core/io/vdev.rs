@@ -6,6 +6,14 @@ use crate::nearest::did_you_mean;
 /// Kernel drivers that pass a NIC to a process.
 pub const PASSING_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
+/// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
+pub const BIFURCATED_DRIVERS: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
+
+/// Drivers without hardware that may carry packets of kernel sockets. Such packets may have checksums that were left to
+/// a device.
+pub const SOFTWARE_DRIVERS: [&str; 5] =
+    ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
+
 /// Known arguments of drivers (DPDK 21.11 to 26.07), including those of memif that wedjat itself reads.
 /// Drivers missing from the list are not checked.
 const KNOWN: [(&str, &[&str]); 5] = [

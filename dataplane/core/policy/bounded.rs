@@ -219,9 +219,11 @@ impl ReplyRun<'_> {
         if !self.adapts && self.answers % SAMPLE != 1 {
             return self.notes.note_longest(report.service_ns);
         }
-        // A task sent while the member had no other one: the time since then is its round trip.
-        let elapsed_ns = || self.now_ns.saturating_sub(previous.at_ns());
-        self.notes.note(report.service_ns, previous.is_alone().then(elapsed_ns));
+        // A task sent while the member had no other one: the time since then, without its service, is its round trip.
+        let trip_ns = || {
+            self.now_ns.saturating_sub(previous.at_ns()).saturating_sub(report.service_ns.into())
+        };
+        self.notes.note(report.service_ns, previous.is_alone().then(trip_ns));
         if self.notes.replies() >= self.bound.window_replies {
             self.notes = self.bound.end_window(self.notes, self.now_ns);
         }

@@ -380,9 +380,7 @@ impl Eft {
                         now_ns,
                     );
                     if let Some(trip_ns) = trip {
-                        // `note` subtracts the service time.
-                        let elapsed_ns = trip_ns as u64 + u64::from(report.service_ns);
-                        notes.note(report.service_ns, Some(elapsed_ns));
+                        notes.note(report.service_ns, Some(trip_ns as u64));
                     }
                 }
                 let state = parts.states.of(report.member);

@@ -50,16 +50,16 @@ pub(super) struct ReplyNotes {
 }
 
 impl ReplyNotes {
-    /// Records a task of `service_ns`. For a task alone at its member, `elapsed_ns` is the time since its
-    /// sending.
+    /// Records a task of `service_ns`. For a task alone at its member, `trip_ns` is the time since its sending,
+    /// without its service.
     #[inline(always)]
-    pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: Option<u64>) {
+    pub(super) fn note(&mut self, service_ns: u32, trip_ns: Option<u64>) {
         let service = f64::from(service_ns);
         // The means follow about the last 1024 service times and the last 64 round trips.
         update_mean(&mut self.service_ns, service, 1.0 / 1024.0);
         self.note_longest(service_ns);
-        if let Some(elapsed) = elapsed_ns {
-            let trip = (elapsed as f64 - service).max(0.0);
+        if let Some(trip_ns) = trip_ns {
+            let trip = trip_ns as f64;
             let most = match self.round_trip_ns {
                 0.0 => f64::INFINITY, // the first measurement
                 mean => mean * OUTLIER,
@@ -257,12 +257,12 @@ mod tests {
     #[test]
     fn short_stalls_are_ignored_long_ones_followed() {
         let mut measured = MemberStatistics::default();
-        (0..200).for_each(|_| measured.notes.note(50_000, Some(52_000)));
+        (0..200).for_each(|_| measured.notes.note(50_000, Some(2_000)));
         let before = measured.round_trip_ns();
         // Limited to 4 times the mean, with weight 1/64: raises the mean by less than 5%.
-        measured.notes.note(50_000, Some(10_050_000));
+        measured.notes.note(50_000, Some(10_000_000));
         assert!(measured.round_trip_ns() < 1.05 * before, "{}", measured.round_trip_ns());
-        (0..500).for_each(|_| measured.notes.note(50_000, Some(150_000)));
+        (0..500).for_each(|_| measured.notes.note(50_000, Some(100_000)));
         assert!((measured.round_trip_ns() - 100_000.0).abs() < 5_000.0);
     }
 
@@ -278,7 +278,7 @@ mod tests {
         // Twice the longest service time plus 8 round trips of 10 us, at least 1 ms and at most 1 s.
         let mut measured = MemberStatistics::default();
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
-        measured.notes.note(50_000, Some(60_000));
+        measured.notes.note(50_000, Some(10_000));
         assert_eq!(measured.silence_ns(), 1_000_000);
         measured.notes.note(5_000_000, None);
         assert_eq!(measured.silence_ns(), 10_080_000);

@@ -381,6 +381,15 @@ impl WorkerRegion {
         self.words(channel).control[control::GRANTED].load(Acquire)
     }
 
+    /// Returns true if the worker with this granted claim has left the channel in order.
+    #[must_use]
+    pub fn has_left(&self, channel: usize, granted: u64) -> bool {
+        let words = self.words(channel);
+        // A worker that leaves during its revocation clears its claim's bit only.
+        words.claim[claim::LEFT].load(Acquire) == granted
+            || words.claim[claim::CLAIM].load(Acquire) == granted & !claim::ATTACHED
+    }
+
     /// Returns the state of a channel's worker; `None` without a grant, or while the channel is offered to no worker.
     #[must_use]
     pub fn worker(&self, channel: usize) -> Option<WorkerStatus> {

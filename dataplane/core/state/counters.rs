@@ -203,7 +203,7 @@ metrics! {
         /// Sleeps, also in `sleeps`, that a device ended. Others end by their time limit.
         Wakes => "wakes", "times";
         /// Sleeps of more than 50 us, also in `sleeps`, after whose time limit packets were waiting, and no interrupt
-        /// came for 1 ms: a device did not wake the core.
+        /// came for 10 ms: a device did not wake the core.
         LateWakes => "late_wakes", "times";
     }
 }

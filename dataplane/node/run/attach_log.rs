@@ -26,14 +26,12 @@ impl AttachLog {
             // The departed worker, if there was one; otherwise the new one.
             let subject = if *last_claim == 0 { identity } else { last_identity.or(identity) };
             let Some(WorkerIdentity { id, pool }) = subject else { continue };
-            match (*last_claim, region.has_worker(channel)) {
+            match (*last_claim, was_removed(region, channel, *last_claim)) {
                 // The agent's configuration changed: the channel now belongs to another worker, or to none.
                 (1.., _) if identity != subject => {
                     log::info!("worker {id} of pool {pool} was released")
                 }
                 (0, _) => {} // no worker has departed
-                // A worker that leaves or dies releases its lock, so the agent removed a running worker. Approximate:
-                // for a moment a leaving worker, or a successor before its grant, holds the lock, too.
                 (_, true) if claim == 0 => {
                     log::warn!(
                         "worker {id} of pool {pool} was removed: it was silent for too long, or its credits were impossible"
@@ -48,5 +46,38 @@ impl AttachLog {
             }
             *last_claim = claim;
         }
+    }
+}
+
+/// Returns true if the agent removed a running worker, which had this claim: it still holds its lock. Approximate: for
+/// a moment, the successor of a dead worker holds the lock, too.
+fn was_removed(region: &WorkerRegion, channel: usize, claim: u64) -> bool {
+    region.has_worker(channel) && !region.has_left(channel, claim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaving_worker_is_not_removed() {
+        let region = WorkerRegion::heap(&[WorkerIdentity { id: 3, pool: 1 }], 4, 64).unwrap();
+        let mut channel = region.channel(0);
+        let mut attach = || {
+            let worker = region.claim(0).unwrap().unwrap();
+            let claim = channel.sender().claim();
+            assert!(channel.sender_mut().grant(claim));
+            (worker, claim)
+        };
+        // Both workers still hold their lock.
+        let (leaving, claim) = attach();
+        leaving.receiver().leave();
+        assert!(!was_removed(&region, 0, claim));
+        drop(leaving);
+        let (silent, claim) = attach();
+        channel.sender_mut().revoke();
+        assert!(was_removed(&region, 0, claim));
+        drop(silent);
+        assert!(!was_removed(&region, 0, claim));
     }
 }

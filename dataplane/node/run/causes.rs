@@ -138,6 +138,8 @@ impl Causes {
         if !is_cause || !self.logged.insert((port, reason.name())) {
             return None;
         }
+        // The device's counter may be older than the refusals, or missing.
+        let to_this_node = to_this_node.max(count);
         let (name, help, look_at) = (reason.name(), reason.help(), reason.look_at());
         Some(format!(
             "port {port}, {device}: {count} of {to_this_node} packets were refused as `{name}`. {help} Look at: {look_at}"
@@ -177,6 +179,9 @@ mod tests {
         assert_eq!(causes.new_cause(0, "net_x0", 80), None, "logged before");
         refuse(0, 1, DropReason::UnknownPool, 20);
         assert!(causes.new_cause(1, "net_x1", 20).unwrap().contains("`unknown_pool`"));
+        // A device without counters.
+        refuse(0, 3, DropReason::UnknownPool, 20);
+        assert!(causes.new_cause(3, "net_x3", 0).unwrap().contains(": 20 of 20 packets "));
         refuse(0, 2, DropReason::ArpOther, 1000);
         assert_eq!(causes.new_cause(2, "net_x2", 1000), None, "strays are no cause");
     }

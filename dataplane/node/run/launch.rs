@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -240,6 +241,20 @@ impl<'a> Runtime<'a> {
             queues.push(ports);
             all_outlets.push(outlets);
         }
+        // Replies follow their tasks only if all ports with one side are steered, or none.
+        let one_sided = devices.iter().zip(self.config.ports);
+        let one_sided = one_sided.filter(|(_, port)| port.side != Side::Both);
+        let (with_key, without): (Vec<_>, Vec<_>) = one_sided
+            .map(|(device, _)| device)
+            .partition(|device| device.spread() == Spread::Steered);
+        if let (Some(with_key), Some(without)) = (with_key.first(), without.first()) {
+            log::warn!(
+                "{} and {} spread packets by different rules, so replies may reach another core than their tasks: use \
+                 NICs of one kind, or one core",
+                with_key.name(),
+                without.name()
+            );
+        }
         let links = Links::of(&devices);
         Ok(Some(Devices { devices, queues, outlets: all_outlets, links }))
     }
@@ -249,7 +264,8 @@ impl<'a> Runtime<'a> {
     /// agent, if it has one, and the requests, whose control has the final membership.
     ///
     /// # Errors
-    /// If the control interface, the follower, a clock or a thread cannot start, or a core failed.
+    /// If the control interface, the follower, a clock or a thread cannot start, or a core failed. Sets `stop` if a
+    /// core's thread cannot start, and waits for the earlier ones.
     pub fn run<C: CoreParts, K: Cores>(
         &self,
         table: &Table,
@@ -279,14 +295,21 @@ impl<'a> Runtime<'a> {
         let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
         let refusals = watches.iter().map(|watch| watch.refusals.clone()).collect();
         let mut causes = Causes::of(refusals, counters.clone());
+        // In emulated time, each core joins the clock under its own name. Joins before the first core starts, so that a
+        // refusal leaves no core behind.
+        let join_clock = |index: usize| match &self.clock {
+            Some(clock) => {
+                let node = Node { role: config.role, id: config.id, core: index as u16 };
+                clock.join(node).map(Some)
+            }
+            None => Ok(None),
+        };
+        let clocks = (0..cores.len()).map(join_clock).collect::<Result<Vec<_>, _>>()?;
         let started = Instant::now();
         let thread = if config.role == Role::Agent { "agent" } else { "dispatch" };
         let mut running = Vec::new();
-        let cores = config.cores.iter().zip(cores).zip(watches).enumerate();
-        for (index, ((&cpu, parts), watch)) in cores {
-            // In emulated time, each core joins the clock under its own name.
-            let node = Node { role: config.role, id: config.id, core: index as u16 };
-            let clock = self.clock.as_ref().map(|clock| clock.join(node)).transpose()?;
+        let cores = config.cores.iter().zip(cores).zip(watches).zip(clocks).enumerate();
+        for (index, (((&cpu, parts), watch), clock)) in cores {
             let always_polls = clock.is_none() && config.poll == PollMode::Busy;
             let setup = CoreSetup {
                 eal: self.eal.clone(),
@@ -300,8 +323,16 @@ impl<'a> Runtime<'a> {
                 stop: Arc::clone(self.stop),
                 pcap: self.options.pcap.clone().map(|path| (path, index)),
             };
-            let core = spawn(thread, (cpu, always_polls), self.eal.clone(), move || setup.run())?;
-            running.push(core);
+            match spawn(thread, (cpu, always_polls), self.eal.clone(), move || setup.run()) {
+                Ok(core) => running.push(core),
+                Err(error) => {
+                    // No core may poll the devices after the return.
+                    self.stop.store(true, Release);
+                    let earlier = config.cores.iter().zip(running);
+                    earlier.for_each(|(&cpu, core)| _ = join(cpu, core));
+                    return Err(error);
+                }
+            }
         }
         let neighbours = table.neighbours();
         // The cores need each event: after a link-down, hosts may be gone, so they must resolve them again.

@@ -28,6 +28,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ use wedjat_core::ring::{Producer, RegionError, WorkerIdentity, WorkerRegion, han
 use wedjat_core::role::agent::{NamedLoad, Request, Signer, ThreadWorker};
 use wedjat_core::state::Counters;
 use wedjat_core::stats::AgentStats;
-use wedjat_core::worker::{self, Worker};
+use wedjat_core::worker::{self, AttachError, Detached, Worker};
 use wedjat_desired::config::{AgentConfig, ReplyPath};
 use wedjat_dpdk::{Eal, Mbuf, Outlet};
 
@@ -46,15 +47,13 @@ use super::{LaunchError, Options};
 
 /// Default time for which an idle worker polls its channel before it sleeps, the same as for worker processes.
 const SPIN: Duration = Duration::from_micros(50);
-/// Time within which the dispatcher must grant a channel to a worker thread whose replies it sends. The default for
-/// worker processes is shorter, because they attach to a running agent. The dispatcher starts after these threads.
-const GRANT_MAX: Duration = Duration::from_secs(60);
+/// Interval at which a worker without a grant checks for the end of the run. The dispatcher starts after the threads.
+const GRANT_WAIT: Duration = Duration::from_secs(1);
 /// Interval at which a worker without its own queue checks for a stop request.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Function of a worker: writes a reply and returns its length, or returns `None` for no reply. It must not take longer
-/// than `worker_timeout_ms`. A slower worker gets no new tasks until it answers. If the dispatcher sends its replies,
-/// it gets none at all.
+/// than `worker_timeout_ms`. A slower worker gets no new tasks until it answers.
 pub trait Serve: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static {}
 impl<S: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static> Serve for S {}
 
@@ -81,7 +80,7 @@ impl<W> Threads<W> {
 ///
 /// # Errors
 /// If it cannot start, its core failed, or the devices lack queues demanded by the configuration. Also for a clock file
-/// or batch jobs, which need workers in other processes.
+/// or batch jobs, which need workers in other processes. After an error, idle workers end within a second.
 pub fn run_with<S: Serve>(
     config: &AgentConfig,
     options: &Options,
@@ -105,14 +104,19 @@ pub fn run_with<S: Serve>(
     let host = &config.host;
     let region = Arc::new(WorkerRegion::heap(&host.identities(), host.slots, host.payload)?);
     let Threads { cpus, spin, mut work } = threads;
+    let is_over = Arc::new(AtomicBool::new(false));
     let mut start_threads = |eal: &Eal, queues: Queues, signer: Option<&Arc<Signer>>| {
         create_workers(config, &region, (queues, signer), |index, path| {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            spawn(path, eal.clone(), cpu, spin, work(host.identities()[index]))
+            let serve = work(host.identities()[index]);
+            spawn(path, eal.clone(), (cpu, spin), Arc::clone(&is_over), serve)
         })
     };
     let create_region = || Ok(Arc::clone(&region));
-    start(config, options, create_region, Some(&mut start_threads), stop, report)
+    let account = start(config, options, create_region, Some(&mut start_threads), stop, report);
+    // After an error, workers may still wait for a dispatcher that does not start.
+    is_over.store(true, Release);
+    account
 }
 
 /// Sender of a worker's replies, with the worker's end of its channel or the data to attach. The configuration's
@@ -212,12 +216,12 @@ fn sender(
     Ok((producer, worker))
 }
 
-/// Starts a worker's thread, on `cpu` if given.
+/// Starts a worker's thread, on `cpu` if given. [`run_with`] sets `is_over` at the end of the run.
 fn spawn(
     path: WorkerPath,
     eal: Eal,
-    cpu: Option<usize>,
-    spin: Duration,
+    (cpu, spin): (Option<usize>, Duration),
+    is_over: Arc<AtomicBool>,
     serve: impl Serve,
 ) -> std::io::Result<JoinHandle<()>> {
     let id = match &path {
@@ -235,49 +239,91 @@ fn spawn(
         match path {
             WorkerPath::Direct(mut worker) => worker.run(spin, serve),
             WorkerPath::Dispatcher { region, identity, payload, name } => {
-                run_on_rings(&name, &region, identity, payload, spin, serve);
+                let worker = RingWorker { name, region, id: identity.id, spin, is_over };
+                worker.run(payload, serve);
             }
         }
     };
     std::thread::Builder::new().name(format!("worker-{id}")).spawn(work)
 }
 
-/// Runs a worker whose replies the dispatcher sends: it gets tasks and returns replies through the rings of its channel
-/// in `region`. `payload` is the maximum length of a reply in bytes. Returns after the agent's stop, or after an error,
-/// which it logs, for example if the agent excluded a slow worker.
-fn run_on_rings(
-    name: &str,
-    region: &Arc<WorkerRegion>,
-    identity: WorkerIdentity,
-    payload: usize,
+/// Worker whose replies the dispatcher sends: it gets tasks and returns replies through the rings of its channel.
+struct RingWorker {
+    /// Name of the agent, for errors.
+    name: String,
+    /// Region with the channel.
+    region: Arc<WorkerRegion>,
+    /// Global id.
+    id: u16,
+    /// Time for which it spins before it sleeps.
     spin: Duration,
-    mut serve: impl Serve,
-) {
-    let options = worker::Options {
-        worker: Some(identity.id),
-        spin,
-        attach_timeout: GRANT_MAX,
-        ..Default::default()
-    };
-    let mut worker = match Worker::join(name, region, &options) {
-        Ok(worker) => worker,
-        Err(error) => return log::error!("worker {}: {error}", identity.id),
-    };
-    let mut answer = vec![0; payload];
-    loop {
-        match worker.recv(WAIT_MAX) {
-            Ok(Some(task)) => {
-                let request = Request { ids: task.ids(), payload: task.payload() };
-                // A length beyond the buffer counts as no reply.
-                let reply = serve(&request, &mut answer).and_then(|len| answer.get(..len));
-                if let Some(reply) = reply {
-                    // It fits: the buffer has the maximum length of a reply.
-                    let _ = task.reply(reply);
+    /// True at the end of the run.
+    is_over: Arc<AtomicBool>,
+}
+
+impl RingWorker {
+    /// Serves tasks until the agent stops, the run is over, or an error, which it logs. `payload` is the maximum length
+    /// of a reply in bytes. An excluded worker attaches again after its slow task.
+    fn run(&self, payload: usize, mut serve: impl Serve) {
+        let mut answer = vec![0; payload];
+        while let Some(worker) = self.attach() {
+            match self.serve_tasks(worker, &mut answer, &mut serve) {
+                Some(Detached::Excluded) => {
+                    log::warn!(
+                        "worker {}: its task took longer than `worker_timeout_ms`, so the client got no reply; it attaches again",
+                        self.id
+                    );
+                }
+                None | Some(Detached::Stopped) => return,
+                Some(reason) => return log::error!("worker {}: {reason}", self.id),
+            }
+        }
+    }
+
+    /// Attaches to the agent. Waits for its grant. Returns `None` at the end of the run, or after an error, which it
+    /// logs.
+    fn attach(&self) -> Option<Worker> {
+        let options = worker::Options {
+            worker: Some(self.id),
+            spin: self.spin,
+            attach_timeout: GRANT_WAIT,
+            ..Default::default()
+        };
+        while !self.is_over.load(Acquire) {
+            match Worker::join(&self.name, &self.region, &options) {
+                Ok(worker) => return Some(worker),
+                Err(AttachError::NotGranted { .. }) => {}
+                Err(error) => {
+                    log::error!("worker {}: {error}", self.id);
+                    return None;
                 }
             }
-            Ok(None) => {}
-            Err(worker::Detached::Stopped) => return,
-            Err(reason) => return log::error!("worker {}: {reason}", identity.id),
+        }
+        None
+    }
+
+    /// Serves tasks until no more will come. Returns the reason; `None` at the end of the run.
+    fn serve_tasks(
+        &self,
+        mut worker: Worker,
+        answer: &mut [u8],
+        serve: &mut impl Serve,
+    ) -> Option<Detached> {
+        loop {
+            match worker.recv(WAIT_MAX) {
+                Ok(Some(task)) => {
+                    let request = Request { ids: task.ids(), payload: task.payload() };
+                    // A length beyond the buffer counts as no reply.
+                    let reply = serve(&request, answer).and_then(|len| answer.get(..len));
+                    if let Some(reply) = reply {
+                        // It fits: the buffer has the maximum length of a reply.
+                        let _ = task.reply(reply);
+                    }
+                }
+                Ok(None) if self.is_over.load(Acquire) => return None,
+                Ok(None) => {}
+                Err(reason) => return Some(reason),
+            }
         }
     }
 }
@@ -285,6 +331,9 @@ fn run_on_rings(
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::mpsc::{self, Receiver};
+
+    use wedjat_core::ring::{Channel, TaskIds};
 
     use super::*;
 
@@ -300,5 +349,70 @@ mod tests {
         let error = run(&config).unwrap_err().to_string();
         let begins = "threads.toml: `[cosched]` has 1 batch job, and workers that are threads";
         assert!(error.starts_with(begins) && error.contains("`wedjat agent`"), "{error}");
+    }
+
+    /// Starts a worker without a queue of its own, which echoes its tasks after a word from `pace`.
+    fn start_worker(
+        region: &Arc<WorkerRegion>,
+        is_over: &Arc<AtomicBool>,
+        pace: Receiver<()>,
+    ) -> JoinHandle<()> {
+        let (region, is_over) = (Arc::clone(region), Arc::clone(is_over));
+        let worker = RingWorker { name: "test".to_owned(), region, id: 3, spin: SPIN, is_over };
+        let serve = move |request: &Request<'_>, reply: &mut [u8]| {
+            pace.recv().unwrap();
+            reply[..request.payload.len()].copy_from_slice(request.payload);
+            Some(request.payload.len())
+        };
+        std::thread::spawn(move || worker.run(64, serve))
+    }
+
+    /// Grants the channel to a worker that waits, like an agent. Returns after the grant.
+    fn grant(channel: &mut Channel) {
+        loop {
+            let claim = channel.sender().claim();
+            if claim != 0 && channel.sender_mut().grant(claim) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn excluded_thread_attaches_again() {
+        let identity = WorkerIdentity { id: 3, pool: 1 };
+        let region = Arc::new(WorkerRegion::heap(&[identity], 4, 64).unwrap());
+        let (mut channel, is_over) = (region.channel(0), Arc::default());
+        let (go_on, pace) = mpsc::channel();
+        let worker = start_worker(&region, &is_over, pace);
+        let ids = TaskIds { app: 1, seq: 1, class: 0 };
+        grant(&mut channel);
+        assert!(channel.send(ids, b"slow"));
+        let excluded = channel.sender().granted();
+        channel.sender_mut().revoke();
+        go_on.send(()).unwrap();
+        // The worker leaves after its task, or at once if it had not taken the task yet.
+        while channel.sender().claim() == excluded {
+            std::thread::yield_now();
+        }
+        grant(&mut channel);
+        assert!(channel.send(ids, b"next"));
+        go_on.send(()).unwrap();
+        while channel.collect().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        channel.stop();
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn waiting_thread_ends_with_the_run() {
+        let identity = WorkerIdentity { id: 3, pool: 1 };
+        let region = Arc::new(WorkerRegion::heap(&[identity], 4, 64).unwrap());
+        let is_over = Arc::default();
+        let (_go_on, pace) = mpsc::channel();
+        let worker = start_worker(&region, &is_over, pace);
+        is_over.store(true, Release);
+        worker.join().unwrap();
     }
 }

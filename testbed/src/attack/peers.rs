@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -165,6 +165,8 @@ fn region(len: u64) -> Result<OwnedFd, Failure> {
     for offset in [0, u64::from(SECOND_RING)].into_iter().filter(|offset| offset + 4 <= len) {
         file.write_all_at(&COOKIE.to_ne_bytes(), offset)?;
     }
+    // The leaf refuses a region that may shrink.
+    fcntl_add_seals(&file, SealFlags::SHRINK)?;
     Ok(file.into())
 }
 
@@ -197,7 +199,7 @@ impl Handshake {
         // Version, id, mode and secret (25 bytes of 0), and the name of the peer.
         let init = [&self.version.to_ne_bytes()[..], &self.id.to_ne_bytes(), &[0; 25], b"hostile"];
         exchange(&message(INIT, &init), &[]);
-        let fields = [&self.size.to_ne_bytes()[..], &self.index.to_ne_bytes()];
+        let fields = [&self.index.to_ne_bytes()[..], &self.size.to_ne_bytes()];
         exchange(&message(ADD_REGION, &fields), &self.region.iter().collect::<Vec<_>>());
         for ring in &self.rings {
             let fields: [&[u8]; 6] = [
@@ -496,7 +498,7 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
             // ADD_REGION.
             let region = region(REGION_BYTES)?;
             peer.receive_type();
-            let fields = [&REGION_BYTES.to_ne_bytes()[..], &[0; 2]];
+            let fields = [&[0_u8; 2][..], &REGION_BYTES.to_ne_bytes()];
             let version = 0x0200_u16.to_ne_bytes();
             let _ = peer.send_message(&message(INIT, &[&version, &[0; 29], b"hostile"]), &[]);
             let _ = peer.send_message(&message(ADD_REGION, &fields), &[&region]);

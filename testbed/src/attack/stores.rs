@@ -90,7 +90,8 @@ impl Fabric {
 
     /// Adds a leaf. Returns true if the controller acknowledges that it is stored.
     fn add_leaf(&self, id: u16) -> Result<bool, Failure> {
-        let output = self.ctl(&["add-leaf", &id.to_string(), &format!("10.0.1.{id}")])?;
+        let ip = format!("10.0.{}.{}", 1 + id / 200, 1 + id % 200);
+        let output = self.ctl(&["add-leaf", &id.to_string(), &ip])?;
         Ok(output.status.success())
     }
 

@@ -423,21 +423,24 @@ fn under_load(
     Ok(figures)
 }
 
-/// Measures and writes the figures. The text also states if the measurement under load is invalid.
+/// Measures and writes the figures. Returns false if the measurement under load is invalid, which the text also states.
 ///
 /// # Errors
 /// If [`measure`] or the output fails.
-pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
     let figures = measure(arguments)?;
+    let rule = loaded::rule();
+    let tasks = figures.iter().find(|figure| figure.name == "undisturbed_tasks");
+    let is_valid = arguments.load_seconds == 0
+        || tasks.is_some_and(|tasks| tasks.value >= rule.tasks_min() as f64);
     if json {
         serde_json::to_writer_pretty(&mut *out, &figures)?;
-        return Ok(writeln!(out)?);
+        writeln!(out)?;
+        return Ok(is_valid);
     }
     figures.iter().try_for_each(|figure| line(figure, out))?;
     if arguments.load_seconds > 0 {
-        let rule = loaded::rule();
-        let tasks = figures.iter().find(|figure| figure.name == "undisturbed_tasks");
-        if tasks.is_none_or(|tasks| tasks.value < rule.tasks_min() as f64) {
+        if !is_valid {
             let (percentile, needed) = (rule.percentile(), rule.tasks_min());
             let fix = "keep other work off the CPUs, or give more --load-seconds";
             writeln!(
@@ -453,7 +456,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
         )?;
         writeln!(out, "the load's wire is a pair of rings in memory, without copies")?;
     }
-    Ok(())
+    Ok(is_valid)
 }
 
 /// Writes a figure as one line.

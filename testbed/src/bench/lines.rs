@@ -46,7 +46,7 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "same,any")]
     pub replies: Vec<Replies>,
     /// Tasks in the system per worker; increased if cores would not receive full bursts of replies
-    #[arg(long, default_value_t = 1.5)]
+    #[arg(long, default_value_t = 1.5, value_parser = outstanding)]
     pub outstanding: f64,
     /// Warm-up bursts per core
     #[arg(long, default_value_t = 32)]
@@ -79,6 +79,14 @@ fn cores(text: &str) -> Result<usize, String> {
 /// Parses a number of bursts.
 fn bursts(text: &str) -> Result<usize, String> {
     within(text, 1, 1 << 20)
+}
+
+/// Parses a number of tasks per worker.
+fn outstanding(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(tasks) if (0.0..=1000.0).contains(&tasks) => Ok(tasks),
+        _ => Err("a number from 0 to 1000 is needed".to_owned()),
+    }
 }
 
 /// Moves of cache lines per packet.

@@ -514,6 +514,7 @@ impl EmulatedMembers {
         let started = Instant::now();
         chooser.report(&reports[..sent]);
         spent.reports += started.elapsed();
+        spent.chosen += sent as u64;
         if sent < BURST {
             // All workers of a bounded policy are full. Removing one burst of tasks makes room, so that its
             // next choices succeed.
@@ -577,6 +578,8 @@ enum Work {
 struct TimeSpent {
     picks: Duration,
     reports: Duration,
+    /// Number of tasks with a chosen member. Bounded policies refuse tasks while all members are full.
+    chosen: u64,
 }
 
 /// Time of a decision in nanoseconds.
@@ -624,8 +627,9 @@ fn drive(mut chooser: impl Chooser, members: usize, work: Work) -> Times {
             let count = ((64.0 * part / trial) as u64).max(16);
             let all: Vec<TimeSpent> = (0..REPEATS).map(|_| bursts(count)).collect();
             let each = |spent: fn(&TimeSpent) -> Duration| {
-                let least = all.iter().map(spent).min().unwrap_or_default();
-                least.as_secs_f64() * 1e9 / (count * BURST as u64) as f64
+                let ns =
+                    |one: &TimeSpent| spent(one).as_secs_f64() * 1e9 / one.chosen.max(1) as f64;
+                all.iter().map(ns).fold(f64::INFINITY, f64::min)
             };
             Times {
                 all: each(|spent| spent.picks + spent.reports),

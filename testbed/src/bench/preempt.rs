@@ -263,7 +263,15 @@ impl Bench<'_> {
                     let of_class = |&&(found, _): &&(u16, f64)| {
                         classes == 1 || usize::from(found) == class + 1
                     };
-                    let us = responses.iter().filter(of_class).map(|(_, us)| *us).collect();
+                    let us: Vec<_> = responses.iter().filter(of_class).map(|(_, us)| *us).collect();
+                    if us.is_empty() {
+                        let name = self.service.class_name(class as u16 + 1);
+                        let seconds = arguments.seconds;
+                        return Err(format!(
+                            "no task of class {name} in {seconds} s; give more --seconds"
+                        )
+                        .into());
+                    }
                     samples[index].push(percentile(us, 0.99));
                 }
                 let service_us = |class: u16| class_us[usize::from(class).saturating_sub(1)];

@@ -300,5 +300,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         log::info!("all {} runs equal the simulator's, task by task", rows.len());
     }
     // A run in which no task was answered has no mean.
-    Ok(differ == 0 && rows.iter().all(|row| row.mean.is_finite()))
+    let unanswered = rows.iter().filter(|row| !row.mean.is_finite()).count();
+    if unanswered > 0 {
+        log::error!("the leaf answered no task in {unanswered} of {} runs", rows.len());
+    }
+    Ok(differ == 0 && unanswered == 0)
 }

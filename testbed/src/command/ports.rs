@@ -29,13 +29,11 @@ pub enum PortsCommand {
     },
 }
 
-/// Executes a subcommand of a build with ports. Always returns true, also for an invalid result, which only the text
-/// report states.
+/// Executes a subcommand of a build with ports. Returns false for an invalid result.
 pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
     let PortsCommand::BenchHost { arguments, format } = command;
     let json = format == Format::Json;
-    bench::host::report(&arguments, json, &mut std::io::stdout().lock())?;
-    Ok(true)
+    bench::host::report(&arguments, json, &mut std::io::stdout().lock())
 }
 
 /// Succeeds, because this build has ports. The counterpart in `no_ports.rs` always fails.

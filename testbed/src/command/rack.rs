@@ -145,6 +145,11 @@ impl Arguments {
     /// Returns the layout of the rack, if its address family fits that of the leaves.
     fn layout(&self) -> Result<Layout, Failure> {
         let layout = self.rack.layout()?;
+        let mut leaves = self.leaves.iter().enumerate();
+        let is_repeated = |(index, leaf): &(usize, &IpAddr)| self.leaves[..*index].contains(leaf);
+        if let Some((_, leaf)) = leaves.find(is_repeated) {
+            return Err(format!("--leaf {leaf} is given twice; give each leaf once").into());
+        }
         match self.leaves.iter().find(|leaf| leaf.is_ipv6() != layout.is_v6()) {
             Some(leaf) => Err(format!(
                 "--leaf {leaf}: workers register from the addresses of --servers {}; give both IPv4 or both IPv6 addresses",

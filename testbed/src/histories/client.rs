@@ -302,14 +302,22 @@ impl RunState {
         let began = Instant::now();
         let text =
             format!("set-queue pool={COMMON} queue={}", self.unique_number() % QUEUE_MAX + 1);
-        let (leader, version) = self.retry_until_done(&text, time).await?;
+        let (mut leader, version) = self.retry_until_done(&text, time).await?;
         let change_time = began.elapsed();
         let version = version.ok_or_else(|| format!("{text}: refused, it exists"))?;
         let mut connections = vec![None; self.sockets.len()];
         for number in 0..3 {
-            let read = self.operate(number, &mut connections, leader, Request::Read).await;
-            if !matches!(read, Answer::State { .. }) {
-                return Err(format!("the leader does not answer a read after the faults: {read}"));
+            loop {
+                let read = self.operate(number, &mut connections, leader, Request::Read).await;
+                if matches!(read, Answer::State { .. }) {
+                    break;
+                }
+                if began.elapsed() >= time {
+                    return Err(format!("no leader answers a read after the faults: {read}"));
+                }
+                // Another controller may lead since the change.
+                leader = (leader + 1) % self.sockets.len();
+                sleep(RETRY).await;
             }
         }
         while began.elapsed() < time {

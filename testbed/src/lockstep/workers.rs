@@ -4,7 +4,7 @@
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
 use wedjat::stage::rewrite;
-use wedjat::wire::task::{Extension, Header};
+use wedjat::wire::task::{self, Extension, Header};
 
 use super::LockstepError;
 use crate::rack::{FrameKind, RackPort, Reply, Segment};
@@ -62,8 +62,8 @@ impl<P: Port> Workers<P> {
                 FrameKind::Task(segment, header) => {
                     let place = self.address.layout.place(header.dst, segment.server);
                     let place = place.ok_or_else(|| invalid(DropReason::UnknownWorker))?;
-                    // In a task, this field is 1 if the leaf chose an idle worker.
-                    self.idle_picks += u64::from(header.qlen == 1);
+                    // In a task, this bit is set if the leaf chose an idle worker.
+                    self.idle_picks += u64::from(header.qlen & u16::from(task::IDLE) != 0);
                     let number = Extension::parse(&buf.bytes()[segment.payload()..]).seq32;
                     on_task(number, place, Packet { buf, segment, header })?;
                 }

@@ -26,7 +26,7 @@ pub struct RackPort {
 /// Location of a checked datagram in its frame, over IPv4 or IPv6, and its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Number of the server.
+    /// Index of the server in the layout.
     pub server: u16,
     /// Offset of the UDP header in the frame.
     pub at: u16,
@@ -43,13 +43,13 @@ impl Segment {
     }
 }
 
-/// Meaning of a frame.
+/// Kind of a frame that the servers accept.
 #[derive(Clone, Copy, Debug)]
 pub enum FrameKind {
     /// A task for one of the servers. The caller checks that the server has the worker named in the header.
     Task(Segment, Header),
     /// The acknowledgement of a worker's registration by the leaf with this address. The caller checks that
-    /// it registered any.
+    /// the worker has sent a registration.
     Acknowledgement(IpAddr, Segment, Header),
     /// A leaf's probe of a worker's queue length.
     Probe(Segment, Header),
@@ -77,7 +77,7 @@ impl RackPort {
                 self.check_mac(frame)?;
                 let datagram = udp::parse(frame, verified)?;
                 let server = self.layout.server_v4(datagram.dst);
-                self.read(frame, &datagram, server, Ipv4Addr::from_bits)
+                self.parse_datagram(frame, &datagram, server, Ipv4Addr::from_bits)
             }
             _ if Message::is_neighbour_discovery(frame) => {
                 neighbour::answer(buf, self.mac, |address| self.layout.has_server(address))?;
@@ -87,7 +87,7 @@ impl RackPort {
                 self.check_mac(frame)?;
                 let datagram = udp::parse_v6(frame, verified)?;
                 let server = self.layout.server_v6(datagram.dst);
-                self.read(frame, &datagram, server, Ipv6Addr::from_bits)
+                self.parse_datagram(frame, &datagram, server, Ipv6Addr::from_bits)
             }
             _ => Err(DropReason::EtherType),
         }
@@ -99,10 +99,10 @@ impl RackPort {
         if ether::is_to(frame, self.mac) { Ok(()) } else { Err(DropReason::OtherMac) }
     }
 
-    /// Parses the payload of a datagram for the server `server`, if it is for one. `address` converts the
-    /// source address.
+    /// Parses the task header of a datagram. `server` is the destination's index, or `None` if it is no server.
+    /// `address` converts the source address.
     #[inline]
-    fn read<A: Copy, I: Into<IpAddr>>(
+    fn parse_datagram<A: Copy, I: Into<IpAddr>>(
         &self,
         frame: &[u8],
         datagram: &Datagram<A>,

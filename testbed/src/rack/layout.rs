@@ -1,15 +1,16 @@
-//! Servers of a rack, and the assignment of worker ids to them. A worker's place is its index in the rack.
+//! Servers of a rack, and the assignment of worker ids to them. A worker's place is its index in the rack, and a
+//! server's index counts from 0 too.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use wedjat::wire::ipv6;
+use wedjat::config::is_unicast;
 
 /// Maximum number of workers that one rack emulates.
 pub const WORKERS_MAX: usize = 4096;
 
-/// Consecutive addresses, written as the first address and the number of addresses: `10.0.2.11+4` or
+/// Servers with consecutive addresses, written as the first address and the number of addresses: `10.0.2.11+4` or
 /// `fd00:2::b+4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Servers {
@@ -33,7 +34,7 @@ impl FromStr for Servers {
         let count: u16 = count.parse().map_err(|_| refuse("does not end with a number"))?;
         let last = count.checked_sub(1).and_then(|offset| address_after(first, offset));
         let last = last.ok_or_else(|| refuse("names no server, or exceeds the address range"))?;
-        if ![first, last].into_iter().all(is_host_address) {
+        if ![first, last].into_iter().all(is_unicast) {
             return Err(refuse("names addresses that are not routable unicast addresses"));
         }
         Ok(Self { first, count })
@@ -52,14 +53,6 @@ fn address_after(first: IpAddr, offset: u16) -> Option<IpAddr> {
     })
 }
 
-/// Returns true if a leaf could send to the address. All IPv4 addresses pass.
-fn is_host_address(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) => ipv6::is_unicast(address.to_bits()),
-    }
-}
-
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{}", self.first, self.count)
@@ -72,11 +65,12 @@ impl fmt::Display for Servers {
 pub struct Layout {
     servers: Servers,
     workers_per_server: u16,
+    /// Id of the first worker.
     first_worker: u16,
 }
 
 impl Layout {
-    /// Creates the layout of `servers` with `workers_per_server` workers each.
+    /// Creates the layout of `servers` with `workers_per_server` workers each. Ids start at `first_worker`.
     ///
     /// # Errors
     /// If there is no worker, more than [`WORKERS_MAX`], or an id beyond the range of the wire format.
@@ -108,7 +102,7 @@ impl Layout {
         self.servers.count * self.workers_per_server
     }
 
-    /// Iterates over the servers' addresses, each with its first and last worker.
+    /// Iterates over the servers' addresses, each with the ids of its first and last worker.
     pub fn servers(&self) -> impl Iterator<Item = (IpAddr, u16, u16)> {
         (0..self.servers.count).map(|server| {
             let first = self.first_worker + server * self.workers_per_server;
@@ -116,7 +110,8 @@ impl Layout {
         })
     }
 
-    /// Returns the address of a server. The fallback is never used: all addresses of [`Servers`] exist.
+    /// Returns the address of the server with this index. The fallback only avoids a panic: all addresses of parsed
+    /// [`Servers`] exist.
     fn address(&self, server: u16) -> IpAddr {
         address_after(self.servers.first, server).unwrap_or(self.servers.first)
     }
@@ -127,7 +122,7 @@ impl Layout {
         self.servers.first.is_ipv6()
     }
 
-    /// Returns the number of the server with this IPv4 address.
+    /// Returns the index of the server with this IPv4 address.
     #[inline]
     #[must_use]
     pub fn server_v4(&self, address: u32) -> Option<u16> {
@@ -136,7 +131,7 @@ impl Layout {
         (server < u32::from(self.servers.count)).then_some(server as u16)
     }
 
-    /// Returns the number of the server with this IPv6 address.
+    /// Returns the index of the server with this IPv6 address.
     #[inline]
     #[must_use]
     pub fn server_v6(&self, address: u128) -> Option<u16> {
@@ -161,7 +156,8 @@ impl Layout {
         (server < self.servers.count).then(|| self.address(server))
     }
 
-    /// Returns the place of worker `id` among the rack's workers, if the worker is on the server `server`.
+    /// Returns the place of worker `id` among the rack's workers, if the worker is on the server with index
+    /// `server`.
     #[inline]
     #[must_use]
     pub fn place(&self, id: u16, server: u16) -> Option<u16> {
@@ -188,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read_and_refused() {
+    fn servers_parse_or_are_refused_with_a_reason() {
         let servers: Servers = "10.0.2.11+4".parse().unwrap();
         assert_eq!((servers.to_string().as_str(), servers.count), ("10.0.2.11+4", 4));
         assert_eq!("10.0.2.11".parse::<Servers>().unwrap().count, 1);
@@ -214,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_live_on_their_own_server_only() {
+    fn worker_ids_map_to_servers_and_places() {
         for text in ["10.0.2.11+2", "fd00:2::ffff+2"] {
             let servers: Servers = text.parse().unwrap();
             let layout = Layout::new(servers, 3, 10).unwrap();

@@ -1,5 +1,5 @@
 //! Registration and load reports of workers that several leaves share. The rules for both are the code of a
-//! real agent: a registrar for each leaf decides when workers register, and the leaves' policy when they
+//! real agent. A registrar for each leaf decides when workers register. The leaves' policy decides when workers
 //! report their queues. A worker's place is its index in the rack.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ use wedjat_pktgen::neighbour::Message;
 
 use super::{Layout, RackPort};
 
-/// Interval at which registrations and timed reports are checked, in seconds.
+/// Interval in seconds between checks for due registrations, keep-alives and repeated reports.
 const TICK_S: f64 = 100e-6;
 
 /// Leaves of a rack, and their rules for load reports.
@@ -43,13 +43,13 @@ pub(super) struct Leaves<B> {
     reports: QueueReports,
     /// Pool of all workers.
     pool: u16,
-    /// Source of buffers for packets that do not answer a task.
+    /// Source of buffers for the messages.
     buffers: Box<dyn FnMut() -> Option<B> + Send>,
-    /// Messages of the current burst.
+    /// Messages to send next.
     frames: Burst<B>,
     /// Interval between checks, in ticks of the clock.
     tick: u64,
-    /// Time of the next check.
+    /// Time of the next check in ticks.
     next_tick: u64,
     /// Number of reports that the device accepted, and number that it rejected.
     pub sent: [u64; 2],
@@ -89,7 +89,7 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Records a task for the worker at a place, from this MAC address. Does nothing if it is no leaf's.
+    /// Records a task for the worker at a place, from the leaf with this MAC address. Ignores other senders.
     #[inline]
     pub fn on_task(&mut self, place: u16, from: Mac) {
         if let Some(leaf) =
@@ -99,14 +99,14 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Records the end of a task of the worker at a place, which has `left` tasks left. Reports have 16 bits
-    /// for this number.
+    /// Records the completion of a task of the worker at a place, which has `left` tasks left. Reports have 16
+    /// bits for this number.
     #[inline]
     pub fn on_done(&mut self, place: u16, left: u32) {
         self.reports.on_done(place, left.min(u32::from(u16::MAX)) as u16);
     }
 
-    /// Updates the leaves' MAC addresses from a frame of ARP or neighbour discovery.
+    /// Updates the leaves' MAC addresses from a frame of ARP or neighbour discovery. Ignores other frames.
     pub fn receive_neighbour(&mut self, frame: &[u8]) {
         if frame.len() < ether::LEN || !Message::is_neighbour_discovery(frame) {
             return;
@@ -125,7 +125,7 @@ impl<B: Buf> Leaves<B> {
         self.registrars.iter().position(|registrar| registrar.leaf() == ip)
     }
 
-    /// Handles a leaf's acknowledgement for the worker at a place, which has `tasks` tasks.
+    /// Handles a leaf's acknowledgement of the registration of the worker at a place, which has `tasks` tasks.
     ///
     /// # Errors
     /// The reason why the acknowledgement is refused, for example that no leaf has the address `from`.
@@ -141,7 +141,7 @@ impl<B: Buf> Leaves<B> {
         Ok(())
     }
 
-    /// Sends the due messages. `tasks` returns a worker's number of tasks; `None` for a dead worker.
+    /// Sends the messages due at `now`. `tasks` returns a worker's number of tasks; `None` for a dead worker.
     #[inline]
     pub fn send_due<P: Port<Buf = B>>(
         &mut self,
@@ -154,10 +154,10 @@ impl<B: Buf> Leaves<B> {
             self.next_tick = now + self.tick;
             for leaf in 0..self.registrars.len() {
                 self.register(leaf, now, address, &tasks);
+                // Registrations, keep-alives and requests for MAC addresses do not count as reports.
+                self.send(port, false);
             }
             self.reports.tick(&tasks);
-            // These are registrations and requests for MAC addresses, which do not count as reports.
-            self.send(port, false);
         }
         while let Some(QueueReport { leaf, header }) = self.reports.next_report() {
             self.message_to(leaf, header, address);
@@ -168,7 +168,7 @@ impl<B: Buf> Leaves<B> {
         self.send(port, true);
     }
 
-    /// Adds a leaf's due request for its MAC address, and its due registration, to the frames to send.
+    /// Adds the due request for a leaf's MAC address, and the due registration or keep-alive, to the frames.
     fn register(
         &mut self,
         leaf: usize,
@@ -189,8 +189,8 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Builds the packet of a message to a leaf, if the leaf's MAC address is known and a buffer is free. A
-    /// message that is left out is repeated or superseded later.
+    /// Adds the packet of a message to a leaf to the frames, if the leaf's MAC address is known and a buffer is
+    /// free. Otherwise drops the message: a later message repeats or supersedes it.
     fn message_to(&mut self, leaf: usize, header: Header, address: &RackPort) {
         let (Some(mac), Some(server)) =
             (self.registrars[leaf].mac(), address.layout.server_of(header.src))
@@ -205,7 +205,7 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Sends the messages, and counts them if they are reports. Messages that the device does not accept are
+    /// Sends the frames, and counts them if they are reports. Messages that the device does not accept are
     /// lost, like messages lost on the wire.
     fn send<P: Port<Buf = B>>(&mut self, port: &mut P, are_reports: bool) {
         if self.frames.is_empty() {
@@ -224,7 +224,7 @@ impl<B: Buf> Leaves<B> {
     }
 }
 
-/// Returns the address that a message announces: that of its sender, or that of its target.
+/// Returns the addresses that a message announces: of its target for an advertisement, otherwise of its sender.
 fn announced(message: &Message) -> Option<(IpAddr, Mac)> {
     match message {
         Message::Arp(packet) => {
@@ -237,8 +237,8 @@ fn announced(message: &Message) -> Option<(IpAddr, Mac)> {
     }
 }
 
-/// Writes a request for a leaf's MAC address from the server with these two addresses. Returns false if server
-/// and leaf are not of one family, or the buffer is too small.
+/// Writes a request for a leaf's MAC address, sent by a server. Returns false if server and leaf are not of one
+/// family, or the buffer is too small.
 fn write_mac_request<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool {
     match (server, leaf) {
         (IpAddr::V4(server), IpAddr::V4(leaf)) if buf.resize(arp::FRAME_LEN) => {
@@ -255,7 +255,7 @@ fn write_mac_request<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &m
     }
 }
 
-/// Writes a message. Returns false if both ends are not of one family, or the buffer is too small.
+/// Writes the packet of a message. Returns false if the addresses differ in family, or the buffer is too small.
 fn write_message<B: Buf>(
     header: &Header,
     (src_mac, src): (Mac, IpAddr),

@@ -1,4 +1,4 @@
-//! An emulated rack: servers with single-core workers behind one port, first come, first served.
+//! An emulated rack: servers behind one port, with single-core workers that serve tasks first come, first served.
 //!
 //! Each worker has its own emulated time (see [`queues`]). If this program polls late, it sends replies late,
 //! but the workers' times stay exact. The rack measures this lateness, and [`Report`] marks the run as
@@ -48,7 +48,7 @@ pub struct Options {
     pub queue_max: u32,
     /// Fraction of replies that the rack loses on purpose, to test the leaf's response.
     pub lose_share: f64,
-    /// Seed of that loss.
+    /// Seed of the choice of lost replies.
     pub seed: u64,
 }
 
@@ -81,11 +81,11 @@ pub struct Rack<P: Port> {
     incoming: Burst<P::Buf>,
     replies: Replies<P::Buf>,
     /// Answers to requests for MAC addresses.
-    control: Burst<P::Buf>,
+    neighbour_answers: Burst<P::Buf>,
     /// Answers to probes.
-    answers: Burst<P::Buf>,
+    probe_answers: Burst<P::Buf>,
     counts: Counts,
-    /// Delays of the replies behind their due times.
+    /// Delays of the replies after their due times.
     lateness: Lateness,
     /// Ticks per second.
     hz: f64,
@@ -122,8 +122,8 @@ impl<P: Port> Rack<P> {
             tick_ns: 1e9 / hz,
             incoming: Burst::new(),
             replies: Replies { burst: Burst::new(), due: ArrayVec::new() },
-            control: Burst::new(),
-            answers: Burst::new(),
+            neighbour_answers: Burst::new(),
+            probe_answers: Burst::new(),
             counts: Counts::default(),
             lateness: Lateness::default(),
             hz,
@@ -131,8 +131,8 @@ impl<P: Port> Rack<P> {
         }
     }
 
-    /// Adds leaves with which the workers register and to which they send load reports. Packets for that come
-    /// from `pool`.
+    /// Adds leaves with which the workers register and to which they send load reports. These messages use
+    /// buffers from `pool`.
     #[must_use]
     pub fn with_leaves(
         mut self,
@@ -148,7 +148,7 @@ impl<P: Port> Rack<P> {
     /// In this order a reply never counts a task that arrived after the reply was due.
     #[inline]
     pub fn poll(&mut self, now: u64) {
-        self.send_replies(now);
+        self.send_replies(now, now);
         self.receive(now);
         if self.leaves.is_some() {
             self.send_messages(now);
@@ -169,12 +169,12 @@ impl<P: Port> Rack<P> {
         [self.counts.queue_reports, self.counts.queue_reports_unsent] = leaves.sent;
     }
 
-    /// Sends the replies of all tasks completed by `now`, until the device is full.
+    /// Sends the replies of all tasks completed by `end`, until the device is full.
     #[inline]
-    fn send_replies(&mut self, now: u64) {
+    fn send_replies(&mut self, end: u64, now: u64) {
         loop {
             while !self.replies.burst.is_full() {
-                let Some(done) = self.queues.pop(now) else { break };
+                let Some(done) = self.queues.pop(end) else { break };
                 self.prepare_reply(done);
             }
             if self.replies.burst.is_empty() || !self.send(now) {
@@ -215,7 +215,7 @@ impl<P: Port> Rack<P> {
         is_complete
     }
 
-    /// Receives packets, unless completed tasks still wait for room among the replies to send.
+    /// Receives packets, unless a full device delays the replies to completed tasks.
     #[inline]
     fn receive(&mut self, now: u64) {
         // Waits until the replies to all completed tasks are written. A task accepted before then would make their
@@ -235,15 +235,15 @@ impl<P: Port> Rack<P> {
                 self.counts.dropped[reason as usize] += 1;
             }
         }
-        if !self.answers.is_empty() {
-            // Drops answers that the device does not accept: a leaf does not wait long for one.
-            self.counts.probe_answers += self.port.tx_burst(&mut self.answers) as u64;
-            self.answers.clear();
+        if !self.probe_answers.is_empty() {
+            // Drops the answers that the device does not accept: leaves wait only briefly for an answer.
+            self.counts.probe_answers += self.port.tx_burst(&mut self.probe_answers) as u64;
+            self.probe_answers.clear();
         }
-        if !self.control.is_empty() {
+        if !self.neighbour_answers.is_empty() {
             // The requester repeats a request whose answer the device did not accept.
-            self.counts.arp_answers += self.port.tx_burst(&mut self.control) as u64;
-            self.control.clear();
+            self.counts.arp_answers += self.port.tx_burst(&mut self.neighbour_answers) as u64;
+            self.neighbour_answers.clear();
         }
     }
 
@@ -253,7 +253,7 @@ impl<P: Port> Rack<P> {
     /// The reason why the packet is dropped.
     #[inline]
     fn process(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
-        // Before the parser writes the answer over the frame.
+        // Reads the frame before the parser may write an answer over it.
         if let Some(leaves) = &mut self.leaves {
             leaves.receive_neighbour(buf.bytes());
         }
@@ -261,6 +261,7 @@ impl<P: Port> Rack<P> {
             FrameKind::Acknowledgement(leaf, segment, header) => {
                 let leaves = self.leaves.as_mut().ok_or(DropReason::NotAsked)?;
                 let place = self.address.layout.place(header.dst, segment.server);
+                let place = place.filter(|&place| self.alive[usize::from(place)]);
                 let place = place.ok_or(DropReason::UnknownWorker)?;
                 let tasks = self.queues.len_at(place);
                 leaves.acknowledged(buf.bytes(), (leaf, &header), (place, tasks))
@@ -271,18 +272,21 @@ impl<P: Port> Rack<P> {
                 let place = place.ok_or(DropReason::UnknownWorker)?;
                 let tasks = self.queues.len_at(place).min(u32::from(u16::MAX)) as u16;
                 rewrite::answer(buf.bytes_mut(), segment.at.into(), &header.answered_with(tasks));
-                self.answers.push(buf);
+                self.probe_answers.push(buf);
                 Ok(())
             }
             FrameKind::Task(segment, header) => self.queue(buf, segment, header, now),
             FrameKind::NeighbourAnswer => {
-                self.control.push(buf);
+                self.neighbour_answers.push(buf);
                 Ok(())
             }
         }
     }
 
-    /// Queues a task at its worker, or counts the reason why the worker cannot take it.
+    /// Queues a task at its worker. Counts the task as lost if the worker is dead or has no room.
+    ///
+    /// # Errors
+    /// The reason why the packet is no valid task for a worker of this rack.
     #[inline]
     fn queue(
         &mut self,
@@ -295,15 +299,15 @@ impl<P: Port> Rack<P> {
             return Err(DropReason::UnknownWorker);
         };
         if header.more {
-            // A task runs when its last packet has arrived, for the service time in that packet.
+            // Only a task's last packet counts as a task and runs, for the service time in that packet.
             self.counts.parts += 1;
             return Ok(());
         }
         let work = &buf.bytes()[segment.payload()..usize::from(segment.end)];
         let service_ns = payload::service_ns(work, &header).ok_or(DropReason::TaskShort)?;
         self.counts.tasks += 1;
-        // A leaf sets this field of a task to 1 if it chose the worker from its idle list.
-        self.counts.idle_picks += u64::from(header.qlen == 1);
+        // A leaf sets this bit of a task if it chose the worker from its idle list.
+        self.counts.idle_picks += u64::from(header.qlen & u16::from(task::IDLE) != 0);
         self.counts.service_ns += u64::from(service_ns);
         if let Some(leaves) = self.leaves.as_mut().filter(|leaves| leaves.pool() == header.pool) {
             leaves.on_task(place, ether::src(buf.bytes()));
@@ -321,9 +325,12 @@ impl<P: Port> Rack<P> {
         Ok(())
     }
 
-    /// Kills a worker, which loses its tasks, and later ones until it is revived. Ignores an unknown id.
-    pub fn kill(&mut self, worker: u16) {
+    /// Kills a worker that died at `died_at`, at or before `now`. It loses its queued tasks, and all later tasks until
+    /// its revival. Tasks completed before its death are answered first, unless the device is full. Ignores an unknown
+    /// id.
+    pub fn kill(&mut self, worker: u16, died_at: u64, now: u64) {
         if let Some(place) = self.place(worker) {
+            self.send_replies(died_at, now);
             self.alive[usize::from(place)] = false;
             self.counts.died += self.queues.clear(place) as u64;
         }
@@ -347,7 +354,7 @@ impl<P: Port> Rack<P> {
         self.port
     }
 
-    /// Returns the number of tasks at the workers, plus replies that the device has not accepted.
+    /// Returns the number of tasks at the workers, plus the replies that the device has not accepted yet.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.queues.len() + self.replies.burst.len()

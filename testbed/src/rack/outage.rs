@@ -75,7 +75,7 @@ impl Outages {
         while let Some(event) = self.0.pop_if(|event| event.time <= now) {
             match event.alive {
                 true => rack.revive(event.worker),
-                false => rack.kill(event.worker),
+                false => rack.kill(event.worker, event.time, now),
             }
         }
     }

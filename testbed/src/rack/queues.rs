@@ -1,7 +1,7 @@
 //! First-come, first-served queues of many single-core workers, and the end time of each task.
 //!
-//! Times are those of the emulated workers. A task starts when it has arrived and its predecessor has ended,
-//! independently of the time of the poll. A late poll therefore never slows a worker.
+//! Times are those of the emulated workers, in ticks of the caller's clock. A task starts when it has arrived and its
+//! predecessor has ended, independently of the time of the poll. A late poll therefore never slows a worker.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ pub struct Queues<T> {
     workers: Vec<Worker>,
     /// Memory of the tasks in all queues.
     tasks: Slab<Task<T>>,
-    /// End of each worker's first task, and the worker; the earliest end is on top.
+    /// Completion time of each worker's first task, and the worker; the earliest time is on top.
     running: BinaryHeap<Reverse<(u64, u16)>>,
     /// Number of tasks at all workers, including the running ones.
     len: usize,
@@ -26,7 +26,7 @@ pub struct Queues<T> {
 #[derive(Clone, Copy)]
 struct Worker {
     queue: Fifo,
-    /// End of its last task.
+    /// Completion time of its last queued task.
     busy_until: u64,
 }
 
@@ -41,11 +41,12 @@ struct Task<T> {
 pub struct CompletedTask<T> {
     /// The task.
     pub task: T,
-    /// Worker that served the task.
+    /// Index of the worker that served the task.
     pub worker: u16,
     /// Time of completion.
     pub done_at: u64,
-    /// Number of tasks that the worker still has at that time, queued and running.
+    /// Number of tasks left at the worker at the call of [`Queues::pop`], queued and running. It equals the number at
+    /// `done_at` if the caller pops due tasks before it pushes new ones.
     pub left: u32,
 }
 
@@ -124,7 +125,7 @@ impl<T> Queues<T> {
         self.running.peek().map(|Reverse((done_at, _))| *done_at)
     }
 
-    /// Discards all tasks of `worker`. Returns their number.
+    /// Discards all tasks of `worker`, which is then idle. Returns their number.
     pub fn clear(&mut self, worker: u16) -> usize {
         self.running.retain(|Reverse((_, running))| *running != worker);
         let state = &mut self.workers[usize::from(worker)];
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_gives_the_task_back() {
+    fn push_without_room_returns_the_task() {
         let mut queues = Queues::new(1, 1);
         assert_eq!(queues.push(0, 0, 1, 'a'), Ok(()));
         assert_eq!(queues.push(0, 0, 1, 'b'), Err('b'));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_one_worker_leaves_the_others() {
+    fn clear_discards_tasks_of_one_worker_only() {
         let mut queues = Queues::new(2, 4);
         for task in 0..3 {
             queues.push(0, 0, 10, task).unwrap();
@@ -185,11 +186,11 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with the recurrence itself: end = max(arrival, previous end) + service, polled with any
-        /// delay. A task is its worker, the gap since the previous arrival, and its service time.
+        /// Compares completion times with the recurrence end = max(arrival, previous end) + service, for any delay of
+        /// the polls. A generated task is its worker, the gap since the previous arrival, and its service time.
         #[test]
-        fn ends_are_those_of_the_recurrence(
-            tasks in proptest::collection::vec((0..4_u16, 0..30_u64, 0..40_u64), 1..120), look_every in 1..9_usize,
+        fn completion_times_follow_the_recurrence(
+            tasks in proptest::collection::vec((0..4_u16, 0..30_u64, 0..40_u64), 1..120), poll_every in 1..9_usize,
         ) {
             let mut queues = Queues::new(4, 200);
             let (mut now, mut ends) = (0, [0_u64; 4]);
@@ -197,8 +198,8 @@ mod tests {
             let mut found = Vec::new();
             for (i, &(worker, gap, ticks)) in tasks.iter().enumerate() {
                 now += gap;
-                // Before the arrival, so that a completion at the same time is left for later.
-                if i % look_every == 0 {
+                // Leaves a task queued that ends at the time of this arrival: the new task must start at that time.
+                if i % poll_every == 0 {
                     found.extend(std::iter::from_fn(|| queues.pop(now.saturating_sub(1))));
                 }
                 ends[usize::from(worker)] = ends[usize::from(worker)].max(now) + ticks;

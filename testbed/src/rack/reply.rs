@@ -6,7 +6,7 @@ use wedjat::wire::task::{self, Code, Extension, Header};
 use wedjat::wire::{ipv6, udp};
 use wedjat_pktgen::address;
 
-/// Time to live of a new packet.
+/// Time to live of a new IPv4 packet.
 const TTL: u8 = 64;
 /// Offset of the reply's service time in the UDP payload: behind the fields `app` and `seq32` of the
 /// extension.
@@ -29,14 +29,14 @@ impl Reply {
     #[inline]
     pub fn write(&self, frame: &mut [u8], udp_offset: usize, task: &Header, mac: Mac) {
         ether::emit_addresses(frame, ether::src(frame), mac);
-        // A swap of source and destination does not change the sum of the words, and so no checksum.
+        // A swap of source and destination changes no checksum, because the sum of the words stays the same.
         let ip = ether::LEN;
-        // IPv4 has its addresses at offset 12. UDP begins with its ports.
+        // IPv4 has its addresses at offset 12. The IPv6 function also resets the hop limit. UDP begins with its ports.
         if address::is_v6(frame) {
             ipv6::swap_addresses(&mut frame[ip..]);
         } else {
             swap(frame, ip + 12, 4);
-            restart_ttl(&mut frame[ip..]);
+            reset_ttl(&mut frame[ip..]);
         }
         swap(frame, udp_offset, 2);
         let delta = self.write_header(&mut frame[udp_offset + udp::LEN..], task);
@@ -45,8 +45,8 @@ impl Reply {
 
     /// Turns the task's header into the reply's. Returns the change for the UDP checksum.
     ///
-    /// The header's first byte has another code. All later fields are at odd offsets and therefore straddle
-    /// two of the checksum's words.
+    /// Code and flags are in the header's first byte. All later changed fields are at odd offsets and therefore
+    /// straddle two of the checksum's words.
     #[inline]
     fn write_header(&self, payload: &mut [u8], task: &Header) -> ChecksumDelta {
         let code = if self.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
@@ -70,17 +70,17 @@ impl Reply {
     }
 }
 
-/// Swaps two neighbouring fields of `len` bytes, the first at `offset`.
+/// Swaps two adjacent fields of `len` bytes, the first at `offset`.
 #[inline]
 fn swap(frame: &mut [u8], offset: usize, len: usize) {
     let (source, destination) = frame[offset..offset + 2 * len].split_at_mut(len);
     source.swap_with_slice(destination);
 }
 
-/// Resets the time to live of an IPv4 packet: a reply is a new packet. Byte 8 is the time to live, and word 10 the
-/// header's checksum.
+/// Resets the time to live of an IPv4 packet: a reply is a new packet. Byte 8 is the time to live, and bytes 10 and 11
+/// are the header's checksum.
 #[inline]
-fn restart_ttl(packet: &mut [u8]) {
+fn reset_ttl(packet: &mut [u8]) {
     let old = word(packet, 8);
     packet[8] = TTL;
     let checksum = ChecksumDelta::default().word(old, word(packet, 8)).apply(word(packet, 10));
@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_reply_is_a_valid_packet_back(
+        fn reply_is_a_valid_packet_to_the_client(
             extended: bool, seq: u16, src: u16, dst: u16, ext: (u32, u32, u32, u16), hops in 0..4, v6: bool,
             worker in 0..4096_u16, left in 0..70_000_u32, service_ns: u32, work in 0..9_usize,
         ) {

@@ -22,9 +22,9 @@ pub struct Counts {
     pub replies: u64,
     /// Replies lost on purpose.
     pub lost_replies: u64,
-    /// Tasks dropped for lack of room.
+    /// Tasks dropped because a worker's queue or the rack was full.
     pub overflow: u64,
-    /// Tasks of dead workers.
+    /// Tasks lost at dead workers: queued at the death, or received later.
     pub died: u64,
     /// Packets of multi-packet tasks, without each task's last one.
     pub parts: u64,
@@ -40,9 +40,9 @@ pub struct Counts {
     pub queue_reports_unsent: u64,
     /// Answers to leaves' probes accepted by the device.
     pub probe_answers: u64,
-    /// Sum of the service times of all tasks.
+    /// Sum of the service times of all `tasks`, including lost ones.
     pub service_ns: u64,
-    /// All other packets, by reason.
+    /// Packets that the rack dropped before they counted as tasks, by reason.
     pub dropped: [u64; DropReason::COUNT],
 }
 
@@ -79,15 +79,15 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Reserves and touches memory for `replies` replies. With a log of all replies, those of undisturbed
-    /// slices can be selected.
+    /// Reserves and touches memory to log `replies` replies. A log of all replies allows a selection of those in
+    /// undisturbed slices.
     pub fn log(&mut self, replies: usize) {
-        // Writes each page once, so that no page fault delays the loop later. Zeros would not be written.
+        // Writes each page once, so that no page fault delays the loop later. The allocator would not write zeros.
         self.log = vec![(1, 1); replies];
         self.log.clear();
     }
 
-    /// Records a reply that was due at `due` and left `ns` late.
+    /// Records a reply that was due at tick `due` and sent `ns` nanoseconds late.
     #[inline]
     pub fn record(&mut self, due: u64, ns: u64) {
         self.all.record(ns);
@@ -119,11 +119,11 @@ pub struct Report {
     pub replies: u64,
     /// Replies lost on purpose.
     pub lost_replies: u64,
-    /// Tasks dropped for lack of room.
+    /// Tasks dropped because a worker's queue or the rack was full.
     pub overflow: u64,
-    /// Tasks of dead workers.
+    /// Tasks lost at dead workers: queued at the death, or received later.
     pub died: u64,
-    /// Tasks left at the end.
+    /// Tasks left at the end, and replies that the device has not accepted.
     pub outstanding: u64,
     /// Packets of multi-packet tasks, without each task's last one.
     pub parts: u64,
@@ -133,34 +133,35 @@ pub struct Report {
     pub arp_answers: u64,
     /// Number of times that the device did not accept all replies of a burst.
     pub tx_full: u64,
-    /// Load reports to leaves: sent, and not accepted by the device. Absent if there are none.
-    #[serde(skip_serializing_if = "is_none")]
+    /// Load reports to leaves: number accepted by the device, and number rejected. Absent if both are 0.
+    #[serde(skip_serializing_if = "are_both_zero")]
     pub queue_reports: [u64; 2],
     /// Answers to leaves' probes; absent if no leaf probed.
     #[serde(skip_serializing_if = "is_zero")]
     pub probe_answers: u64,
-    /// Packets that were no task for a worker of this rack, by reason.
+    /// Packets that the rack dropped before they counted as tasks, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Mean service time of the tasks.
     pub service_mean_us: f64,
     /// Delay of replies after their due times.
     pub lateness_us: LatencySummary,
     /// The same for replies due in undisturbed slices (intervals in which the machine did not stop the loop),
-    /// if these are known. The verdict then uses these.
+    /// if slices are given and all replies were logged. The verdict then uses it.
     pub undisturbed_lateness_us: Option<LatencySummary>,
-    /// True if at least 99% of the replies left in time, every task found room, and every task is accounted for.
+    /// True if the 99th percentile of lateness is within [`LATENESS_MAX`], every task found room, and the ledger
+    /// balances.
     pub valid: bool,
     /// Reasons why the run is invalid.
     pub reasons: Vec<String>,
 }
 
-/// Returns true if a key of the JSON is omitted because its count is 0.
+/// Returns true if the count is 0, so that the JSON omits its key.
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Returns true if a key of the JSON is omitted because both counts are 0.
-fn is_none(reports: &[u64; 2]) -> bool {
+/// Returns true if both counts are 0, so that the JSON omits their key.
+fn are_both_zero(reports: &[u64; 2]) -> bool {
     *reports == [0; 2]
 }
 
@@ -207,7 +208,7 @@ impl Report {
         report
     }
 
-    /// Returns true if every task is accounted for once.
+    /// Returns true if the ledger balances: every task is accounted for once.
     #[must_use]
     pub fn balances(&self) -> bool {
         let ended = self.replies + self.lost_replies + self.overflow + self.died;
@@ -259,7 +260,7 @@ impl fmt::Display for Report {
         for (reason, count) in &self.dropped {
             writeln!(f, "  dropped, {reason}: {count}")?;
         }
-        if !is_none(&self.queue_reports) {
+        if !are_both_zero(&self.queue_reports) {
             let [sent, unsent] = self.queue_reports;
             writeln!(f, "  queue reports {sent}, and {unsent} rejected by the device")?;
         }

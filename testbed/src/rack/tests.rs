@@ -22,7 +22,7 @@ const CLIENT: u32 = 0x0A00_0163;
 /// Ticks are nanoseconds.
 const HZ: f64 = 1e9;
 
-/// Returns the address of a server.
+/// Returns the address of the server with this index.
 fn server(number: u32) -> u32 {
     u32::from(Ipv4Addr::new(10, 0, 2, 11)) + number
 }
@@ -34,7 +34,7 @@ struct Bench {
     pool: FramePool,
 }
 
-/// Creates a rack with these options. `depth` is the number of packets that its wire holds.
+/// Creates a rack with these options. `depth` is the capacity of its wire in packets, per direction.
 fn bench_with(options: Options, depth: usize) -> Bench {
     let pool = FramePool::new(4096, 160);
     let (leaf, port) = memory::pair(depth, &pool);
@@ -78,7 +78,7 @@ fn frame(request: &TaskRequest) -> Vec<u8> {
     frame
 }
 
-/// Returns the addresses of a task for a server.
+/// Returns the MAC addresses, IP addresses and ports of a task for a server.
 fn flow(server: u32) -> Flow {
     Flow {
         src_mac: LEAF,
@@ -92,7 +92,7 @@ fn flow(server: u32) -> Flow {
 
 /// Contents of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ReceivedFrame {
+struct ReceivedReply {
     worker: u16,
     seq: u16,
     qlen: u16,
@@ -106,7 +106,7 @@ impl Bench {
         assert!(self.leaf.send(&frame(&task_request(worker, seq, service_ns))));
     }
 
-    /// Sends a frame from the leaf, in the family of the rack.
+    /// Sends a frame from the leaf, translated to the rack's address family.
     fn send(&mut self, frame: &[u8]) {
         let is_v6 = self.rack.address.layout.is_v6();
         let family = if is_v6 { Family::V6 } else { Family::V4 };
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     /// Receives the next reply at the leaf, and checks its addresses.
-    fn received(&mut self) -> Option<ReceivedFrame> {
+    fn received(&mut self) -> Option<ReceivedReply> {
         let reply: Frame = self.leaf.receive()?;
         let datagram = udp::parse(reply.bytes(), false).expect("a reply is a valid packet");
         let payload = &reply.bytes()[datagram.payload()..];
@@ -122,7 +122,7 @@ impl Bench {
         assert_eq!(datagram.src, server(u32::from(header.src - 8) / 2));
         assert_eq!((datagram.dst, datagram.src_port, datagram.dst_port), (CLIENT, 1234, 40_001));
         assert_eq!((ether::src(reply.bytes()), ether::dst(reply.bytes())), (RACK, LEAF));
-        Some(ReceivedFrame {
+        Some(ReceivedReply {
             worker: header.src,
             seq: header.seq,
             qlen: header.qlen,
@@ -148,7 +148,7 @@ fn due_replies_carry_the_remaining_queue_length() {
         bench.rack.poll(now - 1);
         assert_eq!(bench.received(), None, "before {now}");
         bench.rack.poll(now);
-        let expected = ReceivedFrame { worker: 9, seq, qlen, idle: qlen == 0, service_ns: 1000 };
+        let expected = ReceivedReply { worker: 9, seq, qlen, idle: qlen == 0, service_ns: 1000 };
         assert_eq!(bench.received(), Some(expected));
     }
     assert_eq!((bench.rack.outstanding(), bench.pool.in_use()), (0, 0));
@@ -157,13 +157,13 @@ fn due_replies_carry_the_remaining_queue_length() {
     assert_eq!((report.tasks, report.replies), (3, 3));
 }
 
-/// Compares random tasks and polls with the recurrence itself, and queue lengths with counts from its times.
+/// Compares replies to random tasks with the recurrence. Expected queue lengths are counts from the expected times.
 // promise: measurement.3
 #[test]
 fn times_and_queues_follow_the_recurrence() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
     let mut bench = bench();
-    let mut expected: Vec<(u64, ReceivedFrame)> = Vec::new();
+    let mut expected: Vec<(u64, ReceivedReply)> = Vec::new();
     let mut ends = [0_u64; 4];
     let mut arrivals = Vec::new();
     let (mut now, mut found) = (0_u64, Vec::new());
@@ -182,7 +182,7 @@ fn times_and_queues_follow_the_recurrence() {
     bench.rack.poll(u64::MAX / 4);
     found.extend(std::iter::from_fn(|| bench.received()).map(|received| (u64::MAX / 4, received)));
     for &(_, place, end, worker, seq, service_ns) in &arrivals {
-        // Number of tasks left at its end: later tasks of its worker that arrived before that end.
+        // Number of tasks left at its end: later tasks of its worker that arrived before its end.
         let left = arrivals
             .iter()
             .filter(|(arrival, other_place, _, _, other_seq, _)| {
@@ -190,7 +190,7 @@ fn times_and_queues_follow_the_recurrence() {
             })
             .count() as u16;
         expected
-            .push((end, ReceivedFrame { worker, seq, qlen: left, idle: left == 0, service_ns }));
+            .push((end, ReceivedReply { worker, seq, qlen: left, idle: left == 0, service_ns }));
     }
     assert_eq!(found.len(), expected.len());
     let mut last = [0_u16; 4];
@@ -232,7 +232,7 @@ fn late_polls_slow_no_worker_and_are_reported() {
 }
 
 #[test]
-fn foreign_packets_are_counted_by_reason() {
+fn invalid_packets_are_dropped_and_counted_by_reason() {
     let mut bench = bench();
     let good = task_request(9, 1, 1_000);
     let with = |change: &dyn Fn(&mut TaskRequest)| {
@@ -265,7 +265,7 @@ fn foreign_packets_are_counted_by_reason() {
             arp
         }),
         (DropReason::TaskShort, {
-            // A header without a service time behind it.
+            // Task header without the service time that must follow.
             let mut bytes = vec![0; udp::PAYLOAD + task::LEN];
             Header { dst: 9, ..Header::new_task(1, 1) }.emit(&mut bytes[udp::PAYLOAD..]);
             flow(server(0)).emit(&mut bytes, task::LEN);
@@ -294,14 +294,14 @@ fn foreign_packets_are_counted_by_reason() {
 }
 
 #[test]
-fn short_headers_are_answered_without_extension() {
+fn task_without_extension_gets_reply_without_extension() {
     let mut bench = bench();
     let mut short = task_request(11, 77, 500);
     short.header.extended = false;
     assert!(bench.leaf.send(&frame(&short)));
     bench.rack.poll(0);
     bench.rack.poll(500);
-    let expected = ReceivedFrame { worker: 11, seq: 77, qlen: 0, idle: true, service_ns: 0 };
+    let expected = ReceivedReply { worker: 11, seq: 77, qlen: 0, idle: true, service_ns: 0 };
     assert_eq!(bench.received(), Some(expected));
 }
 
@@ -325,7 +325,7 @@ fn arp_is_answered_for_every_server_only() {
 }
 
 #[test]
-fn multi_packet_task_runs_once_at_its_end() {
+fn multi_packet_task_runs_when_last_packet_arrives() {
     let mut bench = bench();
     let mut part = task_request(8, 5, 1_000);
     part.header.more = true;
@@ -388,7 +388,7 @@ fn dead_worker_is_silent_until_revived() {
         bench.task(worker, 1, 1_000);
     }
     bench.rack.poll(0);
-    bench.rack.kill(8);
+    bench.rack.kill(8, 0, 0);
     bench.task(8, 2, 1_000);
     bench.rack.poll(10);
     bench.rack.poll(5_000);
@@ -405,6 +405,23 @@ fn dead_worker_is_silent_until_revived() {
     assert_eq!((report.died, report.replies), (3, 2));
     assert!(report.balances());
     assert_eq!(bench.pool.in_use(), 0);
+}
+
+#[test]
+fn late_poll_answers_tasks_completed_before_death() {
+    let mut bench = bench();
+    for seq in [1, 2] {
+        bench.task(8, seq, 1_000);
+    }
+    bench.rack.poll(0);
+    let outage = Outage { worker: 8, from_s: 1.5e-6, until_s: 9e-6 };
+    let mut outages = Outages::new(&[outage], 0, HZ);
+    outages.apply(&mut bench.rack, 5_000);
+    bench.rack.poll(5_000);
+    assert_eq!(std::iter::from_fn(|| bench.received()).map(|reply| reply.seq).collect::<Vec<_>>(), [1]);
+    let report = bench.rack.report();
+    assert_eq!((report.died, report.replies), (1, 1));
+    assert!(report.balances());
 }
 
 #[test]
@@ -432,7 +449,7 @@ fn lost_replies_follow_from_the_seed() {
 }
 
 #[test]
-fn outages_happen_when_they_are_due() {
+fn outage_kills_and_revives_its_worker_in_time() {
     let mut bench = bench();
     let outage = Outage { worker: 8, from_s: 1e-6, until_s: 3e-6 };
     // The run starts at 500 ns, so the worker is dead from 1500 to 3500 ns.
@@ -451,11 +468,12 @@ fn outages_happen_when_they_are_due() {
 
 /// MAC address of a second leaf.
 const OTHER_LEAF: Mac = Mac([2, 0, 0, 0, 2, 2]);
+/// IP and MAC addresses of the leaves that share the workers.
 const LEAVES: [(Ipv4Addr, Mac); 2] =
     [(Ipv4Addr::new(10, 0, 2, 1), LEAF), (Ipv4Addr::new(10, 0, 2, 2), OTHER_LEAF)];
 
-/// Returns the rack's messages to leaves in order: destination, source address and header. Answers the rack's
-/// requests for the leaves' MAC addresses. Reads IPv6 frames as the IPv4 frames that they stand for ([`family`]).
+/// Returns the rack's messages to leaves in order: destination MAC address, source address and header. Answers the
+/// rack's requests for the leaves' MAC addresses. Translates IPv6 frames to IPv4 ([`family`]).
 fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
     let frames: Vec<Frame> = std::iter::from_fn(|| bench.leaf.receive()).collect();
     let mut sent_messages = Vec::new();
@@ -528,9 +546,9 @@ fn workers_register_and_report(family: Family) {
     queue_reports.sort_unstable_by_key(|(to, worker, _)| (to.0, *worker));
     let expected = |(_, mac): &(Ipv4Addr, Mac)| (8..12).map(|worker| (*mac, worker, 0)).collect();
     assert_eq!(queue_reports, LEAVES.iter().flat_map::<Vec<_>, _>(expected).collect::<Vec<_>>());
-    // With tasks of both leaves, one leaf receives the report of an idle worker, and each leaf receives its
-    // own reply.
-    let mut idle = [0; 2];
+    // Both leaves send one task to worker 9. Each receives the reply to its own task, and one of them the report that
+    // the worker is idle.
+    let mut idle_reports = [0; 2];
     for seq in 0..100 {
         let mut tasks = [task_request(9, 2 * seq, 1000), task_request(9, 2 * seq + 1, 1000)]
             .map(|task| frame(&task));
@@ -548,10 +566,10 @@ fn workers_register_and_report(family: Family) {
             sent_messages.iter().filter(|(.., header)| header.code == Code::QueueReport);
         let (to, _, header) = reports.next().unwrap();
         assert_eq!((header.src, header.qlen, reports.next()), (9, 0, None));
-        idle[usize::from(*to == OTHER_LEAF)] += 1;
+        idle_reports[usize::from(*to == OTHER_LEAF)] += 1;
     }
     // Each leaf receives about half of the 100 reports.
-    assert!(idle.iter().all(|&times| times > 25), "{idle:?}");
+    assert!(idle_reports.iter().all(|&count| count > 25), "{idle_reports:?}");
     // Four workers to two leaves at first, then one for each of the 100 rounds.
     assert_eq!(bench.rack.counts().queue_reports, 108);
     let report = bench.rack.report();
@@ -560,7 +578,7 @@ fn workers_register_and_report(family: Family) {
 
 // promise: scheduling.6
 #[test]
-fn leaves_that_ask_for_a_queue_are_answered() {
+fn probe_answer_carries_the_queue_length() {
     let mut bench = bench();
     let mut now = 0;
     // Three long tasks at worker 9, none at worker 8.
@@ -593,9 +611,9 @@ fn leaves_that_ask_for_a_queue_are_answered() {
     assert!(report.valid && report.to_string().contains("probes answered 2"), "{report}");
 }
 
-/// Addresses of the first server and of a client, over IPv6. The leaf's own packets also have the client's
-/// address.
+/// IPv6 address of the first server.
 const SERVER_V6: u128 = 0xFD00_0002 << 96 | 0x0B;
+/// IPv6 address of a client. The leaf's own packets also have it as their source.
 const CLIENT_V6: u128 = 0xFD00_0001 << 96 | 0x100;
 
 /// Creates a rack over IPv6 with the default options.
@@ -606,7 +624,7 @@ fn bench_v6() -> Bench {
     Bench { rack: Rack::new(port, RACK, layout, Options::default(), HZ), leaf, pool }
 }
 
-/// Builds a task over IPv6 for server number `server`, from 0.
+/// Builds the packet of a task over IPv6 for the server with index `server`.
 fn frame_v6(request: &TaskRequest, server: u128) -> Vec<u8> {
     let over_v4 = frame(request);
     let payload = &over_v4[udp::PAYLOAD..];
@@ -697,7 +715,7 @@ fn neighbour_discovery_is_answered_for_every_server_only() {
 
 // promise: measurement.1
 #[test]
-fn foreign_ipv6_packets_are_counted_by_reason() {
+fn invalid_ipv6_packets_are_counted_by_reason() {
     let mut bench = bench_v6();
     let good = task_request(9, 1, 1_000);
     // Overwrites bytes from `at` on. The IPv6 header has the payload's length at offset 4 and the next header at
@@ -707,13 +725,13 @@ fn foreign_ipv6_packets_are_counted_by_reason() {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         frame
     };
-    let mut from_afar = vec![0; ndp::FRAME_LEN];
-    let (message, to) = ndp::Packet::question(LEAF, CLIENT_V6, SERVER_V6, None);
-    message.emit(&mut from_afar, to, true);
-    from_afar[21] = 254; // the hop limit
     // Neighbour discovery must arrive with a hop limit of 255.
-    let mut endless = from_afar.clone();
-    (endless[21], endless[79]) = (255, 0); // an option of length 0
+    let mut low_hop_limit = vec![0; ndp::FRAME_LEN];
+    let (message, to) = ndp::Packet::question(LEAF, CLIENT_V6, SERVER_V6, None);
+    message.emit(&mut low_hop_limit, to, true);
+    low_hop_limit[21] = 254; // byte 21 of the frame is the hop limit
+    let mut empty_option = low_hop_limit.clone();
+    (empty_option[21], empty_option[79]) = (255, 0); // byte 79 is the length of an option
     let mut acknowledgement = vec![0; udp::PAYLOAD_V6 + task::LEN];
     let header = Header { code: Code::WorkerIdAck, dst: 9, ..Header::new_task(1, 1) };
     header.emit(&mut acknowledgement[udp::PAYLOAD_V6..]);
@@ -733,8 +751,8 @@ fn foreign_ipv6_packets_are_counted_by_reason() {
         (DropReason::NotUdp, with(ether::LEN + 6, &[6])),
         (DropReason::Runt, frame_v6(&good, 0)[..40].to_vec()),
         (DropReason::OtherAddress, frame(&good)),
-        (DropReason::NdMalformed, from_afar),
-        (DropReason::NdMalformed, endless),
+        (DropReason::NdMalformed, low_hop_limit),
+        (DropReason::NdMalformed, empty_option),
         (DropReason::NotAsked, acknowledgement),
     ] {
         let before = bench.dropped(reason);

@@ -316,8 +316,10 @@ impl Job {
         let report: Value = serde_json::from_str(&output).map_err(|_| {
             format!("the honest driver made no report ({status}): {}", errors.trim())
         })?;
-        let count = |key: &str| report[key].as_u64().unwrap_or(0);
-        Ok(DriverOutcomes { sent: count("sent"), answered: count("answered") })
+        let count = |key: &str| {
+            report[key].as_u64().ok_or_else(|| format!("the honest driver's report lacks {key:?}"))
+        };
+        Ok(DriverOutcomes { sent: count("sent")?, answered: count("answered")? })
     }
 }
 

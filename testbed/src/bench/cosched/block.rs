@@ -233,7 +233,10 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
             flags.stop.store(true, Release);
             observed.map_err(|error| error.to_string())
         });
-        (supervising.join(), dispatching.join())
+        let observed = supervising.join();
+        // A supervisor that panicked has not ended the block.
+        flags.stop.store(true, Release);
+        (observed, dispatching.join())
     });
     // The rig, with the memory shared with the worker, outlives the worker.
     let (rig, dispatched) = dispatched.map_err(|_| "the dispatcher panicked")?;

@@ -147,10 +147,12 @@ impl Arguments {
             distinct.dedup();
             distinct.len() == names.len()
         };
+        let loads: Vec<_> = self.loads.iter().map(|load| load.name()).collect();
         let lists = [
             ("--arms", self.arms.iter().map(|item| item.name()).collect::<Vec<_>>()),
             ("--workers", self.workers.iter().map(|item| item.name()).collect()),
             ("--batches", self.batches.iter().map(|item| item.name()).collect()),
+            ("--loads", loads.iter().map(String::as_str).collect()),
         ];
         for (option, names) in lists {
             if names.is_empty() || !is_distinct(names) {

@@ -183,7 +183,8 @@ impl Load {
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Self::Steady(part) => format!("{:.0}%", part * 100.0),
+            // Thousandths of a percent, so that other loads have other names.
+            Self::Steady(part) => format!("{}%", (part * 1e5).round() / 1e3),
             Self::Bursts => "bursts".to_owned(),
         }
     }
@@ -483,6 +484,8 @@ mod tests {
         for load in Load::STEPS {
             assert_eq!(load.name().parse(), Ok(load));
         }
+        let names = [0.2, 0.123, 0.125].map(|part| Load::Steady(part).name());
+        assert_eq!(names, ["20%", "12.3%", "12.5%"]);
         for wrong in ["", "20", "120%", "many"] {
             assert!(wrong.parse::<Load>().unwrap_err().contains("20%"));
         }

@@ -178,14 +178,17 @@ impl Process {
         Ok(Self(Some(child)))
     }
 
-    /// Waits until `is_reached` returns true. Fails if the process exits earlier. Kills it after [`TIMEOUT`], and then
-    /// fails, too.
+    /// Waits until `is_reached` returns true. Fails if the process exits earlier. After [`TIMEOUT`], kills it and
+    /// fails.
     fn wait_until(mut self, is_reached: impl Fn() -> bool) -> Result<Self, Failure> {
         let began = Instant::now();
         while !is_reached() {
             let has_ended = self.0.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
-            if has_ended || began.elapsed() > TIMEOUT {
-                self.0.iter_mut().try_for_each(Child::kill)?;
+            if !has_ended && began.elapsed() > TIMEOUT {
+                // The drop kills the process.
+                return Err(format!("a worker did not attach within {TIMEOUT:?}").into());
+            }
+            if has_ended {
                 return Err(self
                     .wait_for_success()
                     .err()

@@ -86,6 +86,10 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
             _ => Err(format!("{flag} {text}: at most 1s is allowed").into()),
         }
     };
+    let whole = |tasks: f64| match tasks.fract() == 0.0 && tasks >= 0.0 {
+        true => Ok(tasks as u64),
+        false => Err(format!("--tasks {tasks}: a whole number is needed")),
+    };
     let number = |flag: &str, text: &Option<String>| -> Result<Option<f64>, Failure> {
         let number = text.as_ref().map(|text| {
             text.parse::<f64>().map_err(|_| {
@@ -107,7 +111,7 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
         sharing: arguments.sharing.clone(),
         service: arguments.service.clone(),
         load: number("--load", &arguments.load)?,
-        tasks: number("--tasks", &arguments.tasks)?.map(|tasks| tasks as u64),
+        tasks: number("--tasks", &arguments.tasks)?.map(whole).transpose()?,
         hop_ns: time("--hop", &arguments.hop)?,
         node_delay_ns: time("--node-delay", &arguments.node_delay)?,
         faults: arguments.faults.clone(),
@@ -136,7 +140,8 @@ fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
         "json" => writeln!(out, "{}", as_json(plan, &outcome))?,
         _ => writeln!(out, "{}", as_text(plan, &outcome))?,
     }
-    print_violation(plan, &outcome);
+    let nodes = if arguments.nodes.as_deref() == Some("process") { " --nodes process" } else { "" };
+    print_violation(plan, &outcome, nodes);
     Ok(outcome.violations.is_empty())
 }
 
@@ -159,8 +164,8 @@ fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     }
 }
 
-/// Logs the violations and the command that repeats the run with nodes in memory.
-fn print_violation(plan: &Plan, outcome: &Outcome) {
+/// Logs the violations and the command that repeats the run. `nodes` is the flag of nodes in processes, or empty.
+fn print_violation(plan: &Plan, outcome: &Outcome, nodes: &str) {
     for violation in &outcome.violations {
         log::error!(
             "seed {}: VIOLATED at {} ns: {}: {}",
@@ -171,7 +176,7 @@ fn print_violation(plan: &Plan, outcome: &Outcome) {
         );
     }
     if !outcome.violations.is_empty() {
-        log::error!("seed {}: repeat with: wedjat-testbed lockstep {plan}", plan.seed);
+        log::error!("seed {}: repeat with: wedjat-testbed lockstep {plan}{nodes}", plan.seed);
     }
 }
 
@@ -219,7 +224,7 @@ fn run_seeds(arguments: &Arguments, seeds: u64, options: &PlanOptions) -> Result
             let outcome = result.map_err(|error| {
                 format!("seed {}: {error}; repeat with: wedjat-testbed lockstep {plan}", plan.seed)
             })?;
-            print_violation(&plan, &outcome);
+            print_violation(&plan, &outcome, "");
             let mut sum = sum.lock().map_err(|_| "another thread panicked")?;
             sum.seeds += 1;
             sum.tasks += outcome.tasks;

@@ -10,6 +10,11 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 /// Names of faults, as accepted by [`FaultPlan::parse`].
 const NAMES: &str = "loss, dup, reorder, corrupt, cut, pause, kill, leave";
 
+/// Latest start or end of an interval: 1000 s.
+const TIME_MAX_NS: u64 = 1_000_000_000_000;
+/// Maximum length of a drawn interval.
+const LENGTH_MAX_US: u64 = 300_000;
+
 /// Participant of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultTarget {
@@ -401,6 +406,8 @@ impl FaultPlan {
     pub fn draw(seed: u64, topology: &Topology, span_ns: u64, every_kind: bool) -> Self {
         let mut stream = StreamSeed::derive(seed, "plan of faults", 0).stream();
         let mut faults = Self::default();
+        // A drawn interval must end by the latest time that a plan's text may have.
+        let span_ns = span_ns.min(TIME_MAX_NS - LENGTH_MAX_US * 1000);
         for kind in PacketFault::ALL {
             if every_kind || stream.random_bool(0.5) {
                 let rates = [0.0005, 0.002, 0.01, 0.05];
@@ -437,8 +444,14 @@ fn draw_interval(
     };
     let kind = match name {
         "cut" => {
-            let agent = FaultTarget::Agent(stream.random_range(1..=topology.agents));
+            let agent = stream.random_range(1..=topology.agents);
             let leaf = stream.random_range(1..=topology.leaves);
+            // With spines, an agent exchanges packets only with the leaf of its rack.
+            let agent_leaf = FaultTarget::Leaf(match topology.spines {
+                0 => leaf,
+                _ => topology.leaf_of(agent),
+            });
+            let agent = FaultTarget::Agent(agent);
             let one_way = stream.random_bool(0.3);
             let (from, to) = match stream.random_range(0..4_i32) {
                 // Between a spine and one of its leaves, or between the clients and either.
@@ -453,8 +466,8 @@ fn draw_interval(
                     ][choice as usize]
                 }
                 0 if topology.spines == 0 => (FaultTarget::Clients(leaf), FaultTarget::Leaf(leaf)),
-                1 => (agent, FaultTarget::Leaf(leaf)),
-                _ => (FaultTarget::Leaf(leaf), agent),
+                1 => (agent, agent_leaf),
+                _ => (agent_leaf, agent),
             };
             FaultKind::Cut(Wire { from, to, one_way })
         }
@@ -469,7 +482,7 @@ fn draw_interval(
     };
     // Whole microseconds, so that the printed plan equals the drawn one.
     let from_us = stream.random_range(0..=span_ns / 1000);
-    let longest_us = [200, 2_000, 20_000, 300_000][stream.random_range(0..4)];
+    let longest_us = [200, 2_000, 20_000, LENGTH_MAX_US][stream.random_range(0..4)];
     let to_us = from_us + 1 + stream.random_range(0..longest_us);
     FaultInterval { kind, from_ns: from_us * 1000, to_ns: to_us * 1000 }
 }
@@ -480,7 +493,7 @@ fn interval_ns(text: &str) -> Result<(u64, u64), String> {
     let time = |text: &str| {
         let ns = parse_time_ns(text).map_err(|error| format!("`{text}` is not a time: {error}"))?;
         match ns {
-            0.0..=1e12 => Ok(ns as u64),
+            ns if (0.0..=TIME_MAX_NS as f64).contains(&ns) => Ok(ns as u64),
             _ => Err(format!("`{text}` is too long; at most 1000s are allowed")),
         }
     };
@@ -583,11 +596,30 @@ mod tests {
             let drawn = FaultPlan::draw(seed, &FABRIC, 20_000_000, true);
             assert_eq!(FaultPlan::parse(&drawn.to_string(), &FABRIC).as_ref(), Ok(&drawn));
         }
+        // The longest possible run.
+        for seed in 0..200 {
+            let drawn = FaultPlan::draw(seed, &TOPOLOGY, TIME_MAX_NS, true);
+            assert_eq!(FaultPlan::parse(&drawn.to_string(), &TOPOLOGY).as_ref(), Ok(&drawn));
+        }
         let all = FaultPlan::draw(7, &TOPOLOGY, 20_000_000, true).to_string();
         assert!(
             ["loss", "dup", "reorder", "corrupt", "cut"].iter().all(|name| all.contains(name)),
             "{all}"
         );
+    }
+
+    #[test]
+    fn drawn_cuts_of_a_fabric_stay_in_racks() {
+        for seed in 0..200 {
+            for interval in FaultPlan::draw(seed, &FABRIC, 20_000_000, true).intervals {
+                let FaultKind::Cut(Wire { from, to, .. }) = interval.kind else { continue };
+                if let (FaultTarget::Agent(agent), FaultTarget::Leaf(leaf))
+                | (FaultTarget::Leaf(leaf), FaultTarget::Agent(agent)) = (from, to)
+                {
+                    assert_eq!(leaf, FABRIC.leaf_of(agent), "seed {seed}");
+                }
+            }
+        }
     }
 
     // promise: emulated-time.2

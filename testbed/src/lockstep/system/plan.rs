@@ -129,9 +129,11 @@ impl Plan {
         let node_delay_ns = [0, 0, 200, 1_000][stream.random_range(0..4)];
         let spines = options.spines.unwrap_or(0);
         // Without spines one leaf and two agents; with spines two leaves for each spine, and two agents for each leaf.
-        let (usual_leaves, usual_agents) = if spines > 0 { (2 * spines, 2) } else { (1, 2) };
+        let (usual_leaves, usual_agents) =
+            if spines > 0 { (spines.saturating_mul(2), 2_u16) } else { (1, 2) };
         let leaves = options.leaves.unwrap_or(usual_leaves);
-        let usual_agents = if spines > 0 { usual_agents * leaves } else { usual_agents };
+        let usual_agents =
+            if spines > 0 { usual_agents.saturating_mul(leaves) } else { usual_agents };
         let topology = Topology {
             spines,
             leaves,

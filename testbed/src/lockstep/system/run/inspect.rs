@@ -66,6 +66,11 @@ impl System<'_> {
         if self.plan.has_controller {
             return; // the controller changes the members during the run
         }
+        let node = self.sites[index].node.as_ref();
+        let state = node.and_then(|node| node.local_state());
+        if state.is_none_or(|state| state.dispatcher.is_none()) {
+            return;
+        }
         let mut since = std::mem::take(&mut self.sites[index].idle_ns);
         let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.local_state())
         else {
@@ -272,8 +277,11 @@ impl System<'_> {
             }
         }
         outcome.tasks = self.tasks.len() as u64;
-        let response_ns: u64 = self.tasks.iter().filter_map(TaskState::response_ns).sum();
-        outcome.mean_ns = response_ns as f64 / outcome.answered as f64;
+        // After a violation, `answered` stays 0.
+        let responses = self.tasks.iter().filter_map(TaskState::response_ns);
+        let (count, sum_ns) =
+            responses.fold((0_u64, 0_u64), |(count, sum), ns| (count + 1, sum + ns));
+        outcome.mean_ns = sum_ns as f64 / count.max(1) as f64;
         (outcome.digest, outcome.end_ns) = (self.digest.to_string(), self.now);
         outcome
     }
