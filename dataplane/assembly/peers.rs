@@ -40,7 +40,8 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
         // A random phase of the beats, so that nodes do not send their heartbeats at the same time.
         first_beat_ns: rng.next_u64() % beat_ns,
         born: since.map_or(0, |since| since.as_nanos() as u64),
-        seed: table.seed(),
+        // Differs from the node's seed, whose streams its dispatcher uses.
+        seed: rng.next_u64(),
     })
 }
 

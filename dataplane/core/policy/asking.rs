@@ -4,8 +4,7 @@
 //!
 //! A task waits for its answers in its pool's queue. Its candidates are drawn on arrival, from the state of
 //! the random source at that time; the decision repeats the same draws. An answer reports the queue at the
-//! moment of the probe. The dispatcher adds its own tasks sent since the waiting task's arrival, shortly before the
-//! probe, because most of them arrive after it.
+//! moment of the probe. The dispatcher adds its own tasks sent since the probe, because they arrive after it.
 //!
 //! A lost answer to the first waiting task delays the tasks behind it by up to [`PROBE_TIMEOUT_NS`]. Overtaking would
 //! give another order than the simulator's, for a rare loss.
@@ -30,7 +29,7 @@ pub type Probe = (Member, u16);
 struct TaskProbes {
     /// Random source for the decision.
     rng: Rng,
-    /// Probed members, with the number of tasks sent to each by the waiting task's arrival.
+    /// Probed members, with the number of tasks sent to each before its probe.
     probed: ArrayVec<(Member, u32), SAMPLES_MAX>,
     /// Members that have not answered: one bit for each entry of `probed`.
     open: u16,
@@ -62,12 +61,12 @@ pub(super) struct PendingProbes {
     queues: Arc<[AtomicU32]>,
     /// Number of tasks sent to each member so far. Wraps around.
     sent: Box<[u32]>,
-    /// Number of the probe that each member answered last.
-    last_answered: Box<[Option<u16>]>,
+    /// Number of the task whose probe each member answered last.
+    last_answered: Box<[Option<u64>]>,
     /// Waiting tasks in order.
     tasks: VecDeque<TaskProbes>,
-    /// Number of the first waiting task's probes; the next tasks have the numbers after it.
-    first: u16,
+    /// Number of the first waiting task; the next tasks have the numbers after it. Probes carry its low 16 bits.
+    first: u64,
     /// Index of the waiting task whose probes are sent next.
     next: usize,
     /// Number of probes without an answer when their task left.
@@ -111,7 +110,7 @@ impl PendingProbes {
     pub fn pop(&mut self) {
         if let Some(task) = self.tasks.pop_front() {
             self.unanswered += u64::from(task.open.count_ones());
-            self.first = self.first.wrapping_add(1);
+            self.first += 1;
             self.next = self.next.saturating_sub(1);
         }
     }
@@ -126,9 +125,11 @@ impl PendingProbes {
     /// Returns the next member to probe; `None` once all probes of the waiting tasks are sent.
     pub fn next_probe(&mut self) -> Option<Probe> {
         while let Some(task) = self.tasks.get_mut(self.next) {
-            if let Some(&(member, _)) = task.probed.get(usize::from(task.sent_probes)) {
+            if let Some((member, sent)) = task.probed.get_mut(usize::from(task.sent_probes)) {
+                let member = *member;
+                *sent = self.sent[member.index()];
                 task.sent_probes += 1;
-                return Some((member, self.first.wrapping_add(self.next as u16)));
+                return Some((member, (self.first + self.next as u64) as u16));
             }
             self.next += 1;
         }
@@ -137,7 +138,7 @@ impl PendingProbes {
 
     /// Processes a member's answer to the probe with this number: it had `queue` tasks.
     pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
-        let index = usize::from(number.wrapping_sub(self.first));
+        let index = usize::from(number.wrapping_sub(self.first as u16));
         let Some(task) = self.tasks.get_mut(index) else { return Answer::Late };
         // A member that is probed twice (two draws may coincide) answers twice.
         let is_open = |place: usize| task.open >> place & 1 != 0;
@@ -150,10 +151,10 @@ impl PendingProbes {
         task.open &= !(1 << place);
         let is_first = index == 0 && task.open == 0;
         let last_answered = &mut self.last_answered[member.index()];
-        // Ignores an answer to an earlier probe than the last answered one. Numbers wrap around: a difference of less
-        // than half their range means the same probe or a later one.
-        if last_answered.is_none_or(|last| number.wrapping_sub(last) < 1 << 15) {
-            *last_answered = Some(number);
+        // Ignores an answer to an earlier probe than the last answered one.
+        let task_number = self.first + index as u64;
+        if last_answered.is_none_or(|last| task_number >= last) {
+            *last_answered = Some(task_number);
             let sent_since = self.sent[member.index()].wrapping_sub(sent);
             self.queues[member.index()].store(queue.saturating_add(sent_since), Relaxed);
         }
@@ -179,5 +180,43 @@ impl PendingProbes {
     /// Returns the number of missing answers of tasks that left since the last call, for a counter.
     pub fn take_unanswered(&mut self) -> u64 {
         std::mem::take(&mut self.unanswered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+
+    use super::*;
+
+    #[test]
+    fn answer_after_many_other_tasks_counts() {
+        let mut pending = PendingProbes::new(2, 4);
+        // Probes one member for a task, whose answer arrives at once.
+        let mut probe = |member: u16, queue: u32| {
+            let probed: ProbedMembers = [Member(member)].into_iter().collect();
+            pending.push(Rng::seed_from_u64(1), &probed, 0);
+            let (member, number) = pending.next_probe().unwrap();
+            assert_eq!(pending.answer(member, number, queue), Answer::Ready);
+            pending.pop();
+        };
+        probe(0, 5);
+        // More than half the range of the numbers in probes.
+        (0..40_000).for_each(|_| probe(1, 0));
+        probe(0, 9);
+        assert_eq!(pending.queues()[0].load(Relaxed), 9);
+    }
+
+    #[test]
+    fn task_sent_before_the_probe_counts_once() {
+        let mut pending = PendingProbes::new(1, 4);
+        let probed: ProbedMembers = [Member(0)].into_iter().collect();
+        pending.push(Rng::seed_from_u64(1), &probed, 0);
+        pending.sent(Member(0));
+        let (member, number) = pending.next_probe().unwrap();
+        // The member has the task already, and another one follows the probe.
+        pending.sent(Member(0));
+        assert_eq!(pending.answer(member, number, 1), Answer::Ready);
+        assert_eq!(pending.queues()[0].load(Relaxed), 2);
     }
 }

@@ -554,8 +554,8 @@ impl Policy for Bounded {
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.free.ranks.add(member);
         let first = LastActivity::new(view.now_ns(), true);
-        // The ranks already contain this task.
-        let queue = self.free.ranks.queue(member) - 1;
+        // The view already contains this task. With shared places the ranks are up to date only after a check.
+        let queue = view.outstanding(member).saturating_sub(1);
         self.measurements.activity[member.index()].record_task(queue, first);
     }
 

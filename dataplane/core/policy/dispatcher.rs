@@ -116,9 +116,13 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// Recomputes the policy's derived state after a change of members, view or caller.
+    /// Recomputes the policy's derived state after a change of members, view or caller. After a change of the policy,
+    /// also reads the values of remote cores that changed it earlier.
     pub fn review_members(&mut self) {
         self.policy.on_members(self.caller, &mut self.view);
+        while let Some(remote) = self.view.take_missed() {
+            self.resynchronize(remote);
+        }
     }
 
     /// Sets the source of load reports; call it before the first task. With messages, a member counts as idle only

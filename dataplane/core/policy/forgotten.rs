@@ -3,7 +3,7 @@
 //! member is on no list, because the report that would have put it there was lost, overtaken by an older one, or
 //! belonged to a lost task.
 //!
-//! Each core searches its share of the members. A member counts as forgotten under three conditions: it is not on this
+//! Each core searches its share of the members. A member counts as forgotten under three conditions: it is on no
 //! core's list, its outstanding tasks did not change, and it sent no report between two checks. Meanwhile the members
 //! sent 16 reports each on average, or 100 ms passed. If the member is busy nevertheless, one task waits there.
 
@@ -54,8 +54,12 @@ impl LastSeen {
             let now = (view.reports(member), view.outstanding(member));
             let before = std::mem::replace(&mut self.counts[member.index()], now);
             let is_ours = member.index() % core.count == core.index;
-            // `insert` returns false for a member that is on the list or excluded.
-            if is_ours && before == now && view.idle_mut().insert(member) {
+            // `insert` returns false for an excluded member.
+            if is_ours
+                && before == now
+                && view.idle_everywhere(member) == 0
+                && view.idle_mut().insert(member)
+            {
                 line.join(member);
             }
         }

@@ -219,6 +219,16 @@ impl Lsq {
         // By speed: (queue + 1) / speed.
         Self { queues: Ranking::new(by_speed.then_some(1.0)), samples }
     }
+
+    /// Returns a member's queue by the dispatcher's view, for a new member of the local view, and after a write-off.
+    /// The estimated load still counts written-off tasks, so the queue is at most the number of outstanding tasks.
+    fn known_queue(&self, member: Member, view: &View) -> u32 {
+        let outstanding = view.outstanding(member);
+        match self.samples.count {
+            0 => outstanding.min((view.estimated_load(member) >> 16) as u32), // whole tasks
+            _ => outstanding,
+        }
+    }
 }
 
 /// Samples members if due. Returns the front (the members with the shortest queue in the local view) and a random one
@@ -375,6 +385,13 @@ impl Policy for Lsq {
         self.queues.set(member, rank_of(queue, view));
     }
 
+    /// Takes the lost tasks out of the local view. Otherwise a member that returns would get no task until its next
+    /// report.
+    fn on_written_off(&mut self, member: Member, view: &mut View) {
+        let queue = self.known_queue(member, view);
+        self.queues.set(member, rank_of(queue, view));
+    }
+
     /// Ranks members by their reported queues. Selects a loop that is compiled for the ranking, and without other
     /// cores' counts if there are none.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
@@ -397,10 +414,17 @@ impl Policy for Lsq {
         }
     }
 
-    /// Ranks the active members anew. Members that the local view has already keep their queues. If each idle member
-    /// belongs to one core, takes all queues from the view instead.
+    /// Ranks the active members anew. Members with tasks in the local view keep their queues. If each idle member
+    /// belongs to one core, takes all queues from the dispatcher's view instead.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.queues.rank(view); // a new member's queue is 0
+        self.queues.rank(view);
+        // The ranks of a new policy start at 0.
+        for &member in view.active() {
+            if self.queues.queue(member) == 0 {
+                let queue = self.known_queue(member, view);
+                self.queues.set(member, queue);
+            }
+        }
         if view.shares_idle() {
             share_idle(caller, view);
             // New ranks start at 0, but an idle member ranks as if it had a task: only its owner may prefer it.

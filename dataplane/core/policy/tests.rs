@@ -409,6 +409,33 @@ fn a_policy_changes_and_knowledge_stays() {
     assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5]);
 }
 
+// promise: membership.1
+#[test]
+fn new_local_view_contains_known_tasks() {
+    for policy in ["lsq-update", "lsq-sample", "hlsq-smart"] {
+        let mut dispatcher = dispatcher("racksched", 2);
+        (0..9).for_each(|_| dispatcher.count_placed(Member(0)));
+        let mut lsq = PreparedPolicy::new(&policy.parse().unwrap(), 2, Core::ONLY);
+        dispatcher.swap_policy(&mut lsq);
+        dispatcher.review_members();
+        assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5], "{policy}");
+    }
+}
+
+// promise: scheduling.4
+#[test]
+fn local_view_forgets_tasks_written_off() {
+    for policy in ["lsq-update", "hlsq-smart"] {
+        let mut dispatcher = dispatcher(policy, 2);
+        picks(&mut dispatcher, 6);
+        assert_eq!(dispatcher.write_off(Member(0), u32::MAX), 3, "{policy}");
+        // The member may leave and return meanwhile.
+        dispatcher.set_active(Member(0), false);
+        dispatcher.set_active(Member(0), true);
+        assert_eq!(histogram(&picks(&mut dispatcher, 3), 2), [3, 0], "{policy}");
+    }
+}
+
 #[test]
 fn names_parse_and_errors_say_what_is_allowed() {
     for entry in CATALOGUE {
@@ -631,6 +658,23 @@ fn remote_changes_arrive_with_the_exchange() {
     assert_eq!(cores.outstanding(0), [2, 6]);
     // The first core sent two tasks to each, and now knows of the four from the second.
     assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 4), 2), [4, 0]);
+}
+
+// promise: scheduling.2
+#[test]
+fn late_policy_change_keeps_remote_tasks() {
+    let mut cores = Cores::new("random", 2, 2);
+    for index in 0..2 {
+        let mut jsq = PreparedPolicy::new(&"jsq".parse().unwrap(), 2, Core { index, count: 2 });
+        cores.dispatchers[index].swap_policy(&mut jsq);
+        cores.dispatchers[index].review_members();
+        if index == 0 {
+            picks(&mut cores.dispatchers[0], 4);
+        }
+        cores.exchange(true);
+    }
+    assert_eq!(cores.outstanding(1).iter().sum::<u32>(), 4);
+    assert_eq!(cores.outstanding(1), cores.outstanding(0));
 }
 
 // promise: scheduling.2
@@ -908,6 +952,17 @@ fn persistent_idle_tries_forgotten_members_again() {
     dispatcher.tick(2);
     let next: Vec<_> = picks(&mut dispatcher, 4).iter().flatten().map(|pick| pick.member).collect();
     assert!(next.contains(&lost), "{next:?}");
+}
+
+// promise: scheduling.4
+#[test]
+fn member_on_another_cores_list_is_not_forgotten() {
+    let mut cores = Cores::new("pi", 4, 2);
+    let member = pick(&mut cores.dispatchers[0]).member;
+    reply(&mut cores.dispatchers[1], member.0, 0);
+    // The second check finds the counts of the first one.
+    (1..4).for_each(|time| cores.dispatchers[0].tick(time * 200_000_000));
+    assert_eq!(cores.dispatchers[0].view().idle_everywhere(member), 1);
 }
 
 // promise: scheduling.4

@@ -132,7 +132,7 @@ fn towards_client<A: Family>(
 ) -> Verdict {
     let client = A::dst(&frame[ether::LEN..]);
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let pool = network.answering_pool(parsed.pool).unwrap_or(usize::MAX);
+    let pool = network.answering_index(parsed.pool);
     let mut replies = ReplyRewriter::<A>::new(network, neighbours, stages.now_ms(), pool);
     let route = match replies.route_to(client) {
         Ok(route) => route,

@@ -538,6 +538,11 @@ impl Network {
         self.pool(id).or_else(|| self.closed_pool(id))
     }
 
+    /// Like [`Network::answering_pool`], but returns a number beyond all pools if there is none.
+    pub(super) fn answering_index(&self, id: u16) -> usize {
+        self.answering_pool(id).unwrap_or(NO_POOL.into())
+    }
+
     /// Finds a pool that takes no new tasks.
     #[cold]
     fn closed_pool(&self, id: u16) -> Option<usize> {

@@ -169,7 +169,7 @@ fn towards_client<A: Family>(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Verdict {
-    let pool = network.answering_pool(parsed.pool).unwrap_or(usize::MAX);
+    let pool = network.answering_index(parsed.pool);
     let udp_at = usize::from(parsed.udp_at);
     let mut verdict = Verdict::Consumed;
     let mut rewriter = ReplyRewriter::<A>::new(network, neighbours, now_ms, pool);

@@ -202,7 +202,7 @@ impl Neighbours {
 
     /// Pins `address` until [`Neighbours::unpin`], and returns its place. Returns `None` if the table has no
     /// room for more pinned entries. Cores may look up and learn hosts meanwhile; only one thread pins and
-    /// unpins.
+    /// unpins. Frees a place of the host in the cache, which would hide the pinned one from a search.
     pub fn pin<A: HostAddress>(&self, port: usize, address: A) -> Option<Slot> {
         let key = address.key(self, port);
         if let Some(slot) = self.find_pinned(key, address) {
@@ -214,6 +214,10 @@ impl Neighbours {
         self.times(slot).store(0, Relaxed);
         address.store(self, slot);
         self.words[at].store(key, Release);
+        while let Some(Slot(cached)) = self.find_cached(port, key, address) {
+            // Fails if another host has got the place meanwhile.
+            let _ = self.words[cached as usize].compare_exchange(key, 0, AcqRel, Acquire);
+        }
         Some(slot)
     }
 
@@ -665,6 +669,16 @@ mod tests {
         let evicted: Vec<_> =
             same_set.iter().filter(|&&address| table.find(0, address).is_none()).collect();
         assert_eq!(evicted, [&same_set[3]]);
+    }
+
+    #[test]
+    fn pinned_entry_replaces_the_cached_one() {
+        let table = Neighbours::heap(1, 4);
+        let cached = table.insert(0, 7_u32, 1);
+        let pinned = table.pin(0, 7_u32).unwrap();
+        assert_ne!(cached, pinned);
+        // A packet of the host teaches the entry that tasks use.
+        assert_eq!(table.find(0, 7_u32), Some(pinned));
     }
 
     #[test]

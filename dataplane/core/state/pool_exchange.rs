@@ -106,6 +106,8 @@ struct RemoteCore {
     received: Box<[u16]>,
     /// Start of its longest wait.
     oldest: Slice<AtomicU64>,
+    /// Topic of its last message, if this core publishes another topic and has dropped the message.
+    missed: Option<Topic>,
 }
 
 impl PoolExchange {
@@ -120,6 +122,7 @@ impl PoolExchange {
             published: published(core),
             received: vec![0; members].into(),
             oldest: oldest(core),
+            missed: None,
         };
         let coarse = COARSE.iter().find(|(cores, _)| layout.cores.len() <= *cores);
         Self {
@@ -285,7 +288,10 @@ impl PoolExchange {
         value: u16,
         states: MemberStates<'_>,
     ) -> bool {
-        if Some(topic) != self.publishes.topic || member.index() >= self.published.len() {
+        // Cores change their policies at different times, and drop messages of each other's topic meanwhile.
+        let is_missed = Some(topic) != self.publishes.topic;
+        self.remote_cores[remote].missed = is_missed.then_some(topic);
+        if is_missed || member.index() >= self.published.len() {
             return false;
         }
         match topic {
@@ -304,6 +310,14 @@ impl PoolExchange {
             }
         }
         true
+    }
+
+    /// Returns a remote core whose messages of the current topic this core has dropped, once for each.
+    pub(super) fn take_missed(&mut self) -> Option<usize> {
+        let topic = self.publishes.topic?;
+        let remote = self.remote_cores.iter().position(|core| core.missed == Some(topic))?;
+        self.remote_cores[remote].missed = None;
+        Some(remote)
     }
 
     /// Returns the value that a remote core last published for a member. Replaces the messages that this core lost.

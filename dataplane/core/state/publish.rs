@@ -304,12 +304,13 @@ impl Copies {
         region.write_to(&self.file, offset)?;
         // The words may have changed during the write, so the mark covers the content of the file.
         self.file.read_exact_at(&mut self.written, offset)?;
-        let mark = mark(number, self.written.chunks(8).map(word_of));
-        let head = [MAGIC, VERSION, len, number, mark].map(u64::to_le_bytes);
-        self.file.write_all_at(head.as_flattened(), 0)?;
         if self.file.metadata()?.len() < file_len(len) {
             self.file.set_len(file_len(len))?; // another process has shortened it
         }
+        let mark = mark(number, self.written.chunks(8).map(word_of));
+        let head = [MAGIC, VERSION, len, number, mark].map(u64::to_le_bytes);
+        // Comes last: after a failure, the next attempt overwrites this copy, which the head must not name.
+        self.file.write_all_at(head.as_flattened(), 0)?;
         self.number = number;
         Ok(())
     }

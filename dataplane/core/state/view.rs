@@ -787,6 +787,13 @@ impl View {
         })
     }
 
+    /// Returns a remote core whose messages this core has dropped, although it now needs them. Returns each such core
+    /// once.
+    #[must_use]
+    pub fn take_missed(&mut self) -> Option<usize> {
+        self.pool_exchange.as_mut()?.take_missed()
+    }
+
     /// Returns the value that remote core number `remote` last published for a member, for a core that lost its
     /// messages; 0 without remote cores.
     #[must_use]

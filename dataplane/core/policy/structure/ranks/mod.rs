@@ -148,6 +148,15 @@ impl Ranking {
         }
     }
 
+    /// Returns a member's queue.
+    #[must_use]
+    pub fn queue(&self, member: Member) -> u32 {
+        match self {
+            Self::Queue(ranks) => ranks.queue(member),
+            Self::Delay(ranks) => ranks.queue(member),
+        }
+    }
+
     /// Sets a member's queue.
     #[inline]
     pub fn set(&mut self, member: Member, queue: u32) {
