@@ -83,6 +83,13 @@ fn refused<T>(what: String, reason: impl Into<String>) -> DecideResult<T> {
     Err(CommandError::Refused { what, reason: reason.into() })
 }
 
+/// Returns the error for more workers than a rack or the fabric may have.
+fn no_room(leaf: u16) -> DecideResult {
+    let reason =
+        format!("there is room for {MEMBERS_MAX} workers in a rack, {FABRIC_WORKERS_MAX} in all");
+    refused(format!("leaf {leaf}"), reason)
+}
+
 /// Returns the error for a missing object.
 fn unknown(what: String) -> CommandError {
     CommandError::Unknown { what }
@@ -240,22 +247,24 @@ impl Draft {
 
     /// Checks that a rack has none of these worker ids yet, and that the rack and the fabric have room for the workers.
     fn check_workers(&self, leaf: u16, workers: &[u16]) -> DecideResult {
+        self.check_rack(leaf, workers)?;
+        let all = self.fabric.leaves.values().map(|leaf| leaf.workers.len()).sum::<usize>();
+        if all + workers.len() > FABRIC_WORKERS_MAX {
+            return no_room(leaf);
+        }
+        Ok(())
+    }
+
+    /// Checks that a rack has none of these worker ids yet, and that the rack has room for the workers.
+    fn check_rack(&self, leaf: u16, workers: &[u16]) -> DecideResult {
         let rack = self.leaf(leaf)?;
         if let Some((id, worker)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?)))
         {
             let what = format!("worker {id} of leaf {leaf}");
             return Err(CommandError::Taken { what, by: format!("server {}", worker.server) });
         }
-        let all = self.fabric.leaves.values().map(|leaf| leaf.workers.len()).sum::<usize>();
-        if rack.workers.len() + workers.len() > MEMBERS_MAX
-            || all + workers.len() > FABRIC_WORKERS_MAX
-        {
-            return refused(
-                format!("leaf {leaf}"),
-                format!(
-                    "there is room for {MEMBERS_MAX} workers in a rack, {FABRIC_WORKERS_MAX} in all"
-                ),
-            );
+        if rack.workers.len() + workers.len() > MEMBERS_MAX {
+            return no_room(leaf);
         }
         Ok(())
     }
@@ -296,7 +305,7 @@ impl Draft {
                 return refused(format!("leaf {id}"), reason);
             }
             let workers: Vec<u16> = leaf.workers.keys().copied().collect();
-            self.check_workers(to, &workers)?;
+            self.check_rack(to, &workers)?; // the number of workers in the fabric stays
         }
         if !leaf.is_failed {
             self.push(Event::Leaf { id, ip: leaf.ip, is_failed: true });

@@ -156,10 +156,12 @@ enum Progress {
 }
 
 impl Follower {
-    /// Follows one of the controllers, and connects again after each loss. Logs a reason once until it changes
-    /// or a controller serves the node. The wait before the next round doubles until then.
+    /// Follows one of the controllers, and connects again after each loss. Logs a controller's reason once until it
+    /// changes or a controller serves the node. The wait before the next round doubles until then.
     async fn run(&mut self) {
-        let (mut wait, mut last_logged) = (BACKOFF.0, String::new());
+        // By controller: several may have different reasons.
+        let mut last_logged = vec![String::new(); self.config.addresses.len()];
+        let mut wait = BACKOFF.0;
         loop {
             for index in 0..self.config.addresses.len() {
                 let address = self.config.addresses[index].clone();
@@ -174,17 +176,18 @@ impl Follower {
                         note(true);
                         let reason = self.follow(link).await;
                         if std::mem::take(&mut self.is_served) {
-                            (wait, last_logged) = (BACKOFF.0, String::new());
+                            wait = BACKOFF.0;
+                            last_logged.iter_mut().for_each(String::clear);
                         }
                         reason
                     }
                     Err(reason) => reason,
                 };
-                if last_logged != reason {
+                if last_logged[index] != reason {
                     log::warn!(
                         "controller at {address}: {reason}; the node goes on as it is, and tries again"
                     );
-                    last_logged = reason;
+                    last_logged[index] = reason;
                 }
             }
             sleep(wait).await;

@@ -169,12 +169,12 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Returns the slots of one listener: its limits on connections. The slots are half of the descriptors, but at least
-/// 16. The second half is for the second listener, the store and files. One source may have a quarter of the slots
-/// without a request.
+/// Returns the slots of one listener: its limits on connections. The slots are a third of the descriptors, but at least
+/// 16. The other thirds are for the second listener, and for the store and files. One source may have a quarter of the
+/// slots without a request.
 fn connection_slots() -> Arc<ConnectionSlots> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
+    let max = usize::try_from(limit / 3).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
     ConnectionSlots::new(max, (max / 4).max(1))
 }
 

@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ use super::view::{NodeId, View};
 /// Timeout for a node's first message.
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Highest version of a node above which a controller raises its own. A higher one is implausible, and would use
-/// up the numbers.
+/// up the numbers. It also blocks no commands.
 const VERSION_MAX: u64 = 1 << 62;
 /// Maximum number of queued messages to one node.
 const REPLIES_MAX: usize = 4;
@@ -45,7 +47,7 @@ struct Follower {
     instance: u64,
     /// Dropped when the same process follows again, which ends the earlier session.
     _replaced: oneshot::Sender<()>,
-    /// Number of the node's session; a session that replaces this one gets the next number.
+    /// Number of the node's session, which no other session of this process has.
     session: u64,
     /// Newest version sent to this node. The service sends only versions that change the node's view.
     sent: u64,
@@ -73,6 +75,8 @@ pub struct Service {
     role: RoleReader,
     /// Nodes with an open session.
     followers: Arc<Mutex<Followers>>,
+    /// Number of sessions so far.
+    sessions: Arc<AtomicU64>,
     /// Spines that have followed this process. The service marks only these as down by itself: a spine that has not
     /// connected yet after the controller's start may be alive.
     seen_spines: Arc<Mutex<BTreeSet<u16>>>,
@@ -116,8 +120,9 @@ impl Service {
         role: RoleReader,
     ) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
-        let (followers, seen_spines, newest) = (Arc::default(), Arc::default(), Arc::default());
-        Self { id, requests, role, followers, seen_spines, changed, restores, newest }
+        let (followers, sessions) = (Arc::default(), Arc::default());
+        let (seen_spines, newest) = (Arc::default(), Arc::default());
+        Self { id, requests, role, followers, sessions, seen_spines, changed, restores, newest }
     }
 
     /// Locks the followers. A panic of another thread leaves them consistent.
@@ -173,7 +178,8 @@ impl Service {
     }
 
     /// Sends a command to the desk, unless a node has a newer version than the store: the store is then an old copy,
-    /// and a change of it would lose acknowledged changes.
+    /// and a change of it would lose acknowledged changes. A removed spine no longer counts as seen: a later one may
+    /// have its id.
     async fn execute(
         &self,
         command: Command,
@@ -186,7 +192,11 @@ impl Service {
         {
             return Err(AskError::Behind { node, has, found: fabric.version });
         }
-        self.send_request(DeskRequest::Command(command), if_version).await
+        let result = self.send_request(DeskRequest::Command(command), if_version).await?;
+        let mut seen_spines = self.seen_spines.lock().unwrap_or_else(PoisonError::into_inner);
+        seen_spines.retain(|id| result.fabric.spines.contains_key(id));
+        drop(seen_spines);
+        Ok(result)
     }
 
     /// Sends a request to the desk and waits for the answer.
@@ -211,8 +221,10 @@ impl Service {
         let is_newer = hello.version > fabric.version || hello.term > term;
         // Checked before the node's membership: an old copy of the store may lack the node.
         if is_newer && !self.restores {
-            let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-            *newest = (*newest).max(Some((hello.version, node)));
+            if hello.version <= VERSION_MAX {
+                let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+                *newest = (*newest).max(Some((hello.version, node)));
+            }
             return Err(Status::failed_precondition(format!(
                 "{node} has version {} of term {}, and the store has version {} of term {term}: it was restored from an \
                  old copy, or is another; restore a newer copy, or start the controller with `--restore` to have the nodes take what it has",
@@ -245,7 +257,7 @@ impl Service {
                  died, try again in a few seconds"
             )));
         }
-        let session = follower.map_or(0, |follower| follower.session + 1);
+        let session = self.sessions.fetch_add(1, Relaxed);
         let (replaced, is_replaced) = oneshot::channel();
         let (sent, version, refuses, last_logged, seen) =
             (0, 0, String::new(), String::new(), proto::Seen::default());
@@ -342,7 +354,8 @@ impl Service {
             }
             Message::Seen(seen) => {
                 update(&|follower| follower.seen = seen.clone());
-                for spine in seen.silent_spines {
+                for spine in seen.silent_spines.into_iter().filter_map(|id| u16::try_from(id).ok())
+                {
                     self.check_spine(spine).await;
                 }
             }
@@ -360,20 +373,36 @@ impl Service {
 
     /// Marks a spine as down if [`Fabric::is_spine_down`] returns true and it has followed this process
     /// before. An operator must restore it.
-    async fn check_spine(&self, id: u32) {
-        let Ok(id) = u16::try_from(id) else { return };
-        let Ok((_, fabric)) = self.leader_state() else { return };
-        if !self.is_down(&fabric, id) {
+    async fn check_spine(&self, id: u16) {
+        while let Ok((_, fabric)) = self.leader_state()
+            && self.is_down(&fabric, id)
+        {
+            match self.execute(Command::FailSpine { id }, Some(fabric.version)).await {
+                // Leaves report only changes, so the new version is checked at once.
+                Err(AskError::Version { .. }) => continue,
+                Ok(_) => log::warn!(
+                    "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is \
+                     mended, `wedjat ctl restore-spine {id}`"
+                ),
+                Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
+            }
             return;
         }
-        match self.execute(Command::FailSpine { id }, Some(fabric.version)).await {
-            Ok(_) => log::warn!(
-                "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is mended, \
-                 `wedjat ctl restore-spine {id}`"
-            ),
-            Err(AskError::Version { .. }) => {} // the next report checks the new version
-            Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
+    }
+
+    /// Checks all spines. A node that follows, a node that ends, or a new version can complete the conditions of
+    /// [`Fabric::is_spine_down`] without a report.
+    async fn check_spines(&self) {
+        let Ok((_, fabric)) = self.leader_state() else { return };
+        for &id in fabric.spines.keys() {
+            self.check_spine(id).await;
         }
+    }
+
+    /// Starts a task that checks all spines, for a caller that cannot wait.
+    fn start_spine_check(&self) {
+        let service = self.clone();
+        tokio::spawn(async move { service.check_spines().await });
     }
 
     /// Returns true if a spine is down by its leaves' reports. It must have followed this process before.
@@ -500,15 +529,16 @@ impl Calls for Service {
         self.check(node, &hello).await?;
         let (session, replaced) = self.add_follower(node, hello.instance)?;
         log::info!("{node} follows");
+        if matches!(node, NodeId::Spine(_)) {
+            self.start_spine_check(); // this spine can replace a silent one
+        }
         let (replies, queued) = mpsc::channel(REPLIES_MAX);
         let service = self.clone();
         tokio::spawn(async move {
             service.serve((node, session), messages, replies, replaced).await;
             service.remove_follower(node, session);
-            // Its leaves may already have reported it as silent.
-            if let NodeId::Spine(id) = node {
-                service.check_spine(id.into()).await;
-            }
+            // The leaves of a spine may already have reported it as silent, or all leaves except this one.
+            service.check_spines().await;
         });
         // The lease may have ended while a reply waited here.
         let role = self.role.clone();
@@ -528,6 +558,7 @@ impl Calls for Service {
         let proto::CommandRequest { command, if_version } = request.into_inner();
         let command = command.parse().map_err(|error| wedjat_admin::refusal(&error))?;
         let done = self.execute(command, if_version).await.map_err(|error| status(&error))?;
+        self.start_spine_check();
         let (version, notes, pool) = (done.fabric.version, notes(&done.fabric), done.pool);
         Ok(Response::new(proto::CommandReply { version, notes, pool: pool.map(u32::from) }))
     }

@@ -92,7 +92,9 @@ fn addresses(
     (ports, servers): (&[PortConfig], &[ServerConfig]),
 ) {
     let allowed = format!("one without {agent}/{prefix}, which leads to the [agent]");
-    for (entry, port) in raw.port.iter().zip(ports) {
+    // An invalid address, which is a fault already, counts as unspecified.
+    let entries = raw.port.iter().zip(ports).filter(|(_, port)| !port.ip.is_unspecified());
+    for (entry, port) in entries {
         if reaches(port.ip, port.prefix, agent) || reaches(agent, prefix, port.ip) {
             faults.note(&entry.ip, "port.ip", quoted(&entry.ip), &allowed);
         }

@@ -672,6 +672,9 @@ fn leaf_may_have_local_workers() {
             assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
         }
     }
+    // An invalid address of a port is no address in the agent's network.
+    let error = read(&text.replacen("10.0.2.1/24", "10.0.2.300/24", 1)).unwrap_err().to_string();
+    assert!(error.contains("port.ip") && !error.contains("leads to the [agent]"), "{error}");
     // All workers may be on this host. Then no port needs to lead to workers.
     let alone = text.replace("side = \"workers\"", "side = \"clients\"");
     let (before, rest) = alone.split_once("[[server]]").unwrap();

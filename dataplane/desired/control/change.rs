@@ -276,11 +276,13 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Writes a path as one word of a change's text: in double quotes if it has white space, parentheses, quotes or
-/// backslashes, which `words` would interpret.
+/// Writes a path as one word of a change's text: in double quotes if it is empty, or has white space, parentheses,
+/// quotes or backslashes, which `words` would interpret.
 fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
-    if path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter)) {
+    if path.is_empty()
+        || path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter))
+    {
         return format!("\"{}\"", path.replace('\\', "\\\\").replace('"', "\\\""));
     }
     path
@@ -769,6 +771,7 @@ mod tests {
             "unlink-pool pool=2",
             "add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file=/run/key",
             r#"add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file="/run/a (\"b\") \\ key""#,
+            r#"add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file="""#,
         ] {
             assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
         }

@@ -277,6 +277,44 @@ impl EtcdStore {
         }))
     }
 
+    /// Returns true if `parts` are all parts of the fabric at version `base`. A whole fabric has at least one part.
+    /// Misses the absence of the last one of several parts.
+    fn has_all_parts(&self, base: u64, parts: &[KeyValue]) -> bool {
+        let is_next =
+            |(number, part): (u64, &KeyValue)| part.key == self.key(&parts_key(base, number));
+        (base == 0 || !parts.is_empty()) && (0..).zip(parts).all(is_next)
+    }
+
+    /// Reads the whole fabric at version `base`, and applies the events of later versions.
+    async fn read_fabric(&mut self) -> Result<Fabric, StoreError> {
+        let version = number_of(self.get("version").await?)?;
+        let base = number_of(self.get("base").await?)?;
+        let mut fabric = Fabric::default();
+        let (from, to) = (self.key(&parts_key(base, 0)), self.key(&parts_key(base, u64::MAX)));
+        let parts = self.range(from, to).await?;
+        if !self.has_all_parts(base, &parts) {
+            let reason = "a part of it is missing".to_owned();
+            return Err(StoreError::Damaged { version: base, reason });
+        }
+        for part in &parts {
+            records::read(&mut fabric, base, &part.value)?;
+        }
+        fabric.version = base;
+        let (from, to) = (self.key(&log_key(base + 1)), self.key(&log_key(version + 1)));
+        if version > base {
+            for entry in self.range(from, to).await? {
+                let next = fabric.version + 1;
+                records::read(&mut fabric, next, &entry.value)?;
+            }
+        }
+        if fabric.version != version {
+            let reason = format!("there are versions up to {} of {version}", fabric.version);
+            return Err(StoreError::Damaged { version, reason });
+        }
+        self.base = base;
+        Ok(fabric)
+    }
+
     /// Gives up the lead, and ends its lease for this process. [`Self::revoke_abandoned`] ends it in etcd.
     fn give_up(&mut self) {
         self.abandoned.extend(self.lead.take().map(|lead| lead.id));
@@ -422,29 +460,18 @@ impl Store for EtcdStore {
         self.lead.as_ref().map_or_else(over, |lead| lead.lease.clone())
     }
 
-    /// Reads the whole fabric at version `base`, and applies the events of later versions.
+    /// Reads the fabric. Reports damage only if this controller still leads afterwards: otherwise the next leader may
+    /// have compacted the store between two reads.
     async fn load(&mut self) -> Result<Fabric, StoreError> {
-        let version = number_of(self.get("version").await?)?;
-        let base = number_of(self.get("base").await?)?;
-        let mut fabric = Fabric::default();
-        let (from, to) = (self.key(&parts_key(base, 0)), self.key(&parts_key(base, u64::MAX)));
-        for part in self.range(from, to).await? {
-            records::read(&mut fabric, base, &part.value)?;
+        let read = self.read_fabric().await;
+        let is_damaged = matches!(read, Err(StoreError::Damaged { .. }));
+        if let Some(term) = self.lead.as_ref().map(|lead| lead.term)
+            && is_damaged
+            && !self.has_leader_key(term).await?
+        {
+            return Err(StoreError::Deposed);
         }
-        fabric.version = base;
-        let (from, to) = (self.key(&log_key(base + 1)), self.key(&log_key(version + 1)));
-        if version > base {
-            for entry in self.range(from, to).await? {
-                let next = fabric.version + 1;
-                records::read(&mut fabric, next, &entry.value)?;
-            }
-        }
-        if fabric.version != version {
-            let reason = format!("there are versions up to {} of {version}", fabric.version);
-            return Err(StoreError::Damaged { version, reason });
-        }
-        self.base = base;
-        Ok(fabric)
+        read
     }
 
     fn base(&self) -> u64 {

@@ -133,6 +133,30 @@ fn dropped_append_gives_the_lead_up() {
     });
 }
 
+// promise: controller.2
+#[test]
+fn missing_part_is_damage_only_to_the_leader() {
+    let Some((_etcd, _proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        store.lead(|_| ()).await.unwrap();
+        let mut fabric = store.load().await.unwrap();
+        append(&mut store, &mut fabric).await.unwrap();
+        store.compact(&fabric).await.unwrap();
+        // Deletes the only part, as by an operator. The write changes nothing else except `attempt`.
+        let delete = |key| {
+            vec![op(Op::RequestDeleteRange(DeleteRangeRequest { key, range_end: Vec::new() }))]
+        };
+        let (base, part) = (store.number_is("base", 1), store.key(&parts_key(1, 0)));
+        store.write(base.clone(), delete(part)).await.unwrap();
+        let damaged = store.load().await.unwrap_err();
+        assert!(matches!(damaged, StoreError::Damaged { version: 1, .. }), "{damaged}");
+        let leader = store.key("leader");
+        store.write(base, delete(leader)).await.unwrap();
+        let deposed = store.load().await.unwrap_err();
+        assert!(matches!(deposed, StoreError::Deposed), "{deposed}");
+    });
+}
+
 /// Compacts twice. Delivers the first compaction's write that contains `text` after the second one, and checks that it
 /// changes nothing.
 fn deliver_late_compaction(text: &str) {
