@@ -734,14 +734,15 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.dispatchers.report(dispatcher, self.now_ns(), &Report::new(member, load, 0))
     }
 
-    /// Samples the imbalance: the longest queue of a server over the mean number of unfinished tasks per server. The
-    /// mean includes tasks at dispatchers and in transit. Also gives each dispatcher a tick, for policies with timers.
+    /// Samples the imbalance: the longest queue of a server over the mean queue. Tasks at dispatchers and in transit do
+    /// not count. Also gives each dispatcher a tick, for policies with timers.
     fn sample(&mut self) -> Result<(), D::Error> {
         self.receive_reports();
         (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
         let servers = self.engine.workers.len();
-        let longest = (0..servers).map(|server| self.engine.tasks_at(server)).max().unwrap_or(0);
-        let mean = self.engine.in_system as f64 / servers as f64;
+        let queues = || (0..servers).map(|server| self.engine.tasks_at(server));
+        let longest = queues().max().unwrap_or(0);
+        let mean = queues().map(u64::from).sum::<u64>() as f64 / servers as f64;
         self.engine.sample(longest.into(), mean);
         self.engine.after(SAMPLE_TICKS, event::SAMPLE, 0);
         Ok(())

@@ -473,6 +473,14 @@ impl<T> Engine<T> {
         self.cores[core].clear()
     }
 
+    /// Returns the service time of a task in ticks at the current speed of its worker.
+    #[inline]
+    #[must_use]
+    pub fn service_of(&self, task: u32) -> u64 {
+        let flight = &self.flights[task];
+        service_at(flight.service, self.workers[flight.worker as usize].speed)
+    }
+
     /// Starts a task at its worker. With shared cores, only benchmark tasks start this way. They run alone.
     #[inline]
     pub fn start(&mut self, task: u32) {

@@ -10,19 +10,21 @@ use rand_distr::{Distribution, Exp1};
 pub const TICKS_PER_US: f64 = 1e6;
 /// Picoseconds per tick.
 pub const TICK_PS: f64 = 1e6 / TICKS_PER_US;
+/// Ticks per nanosecond.
+const TICKS_PER_NS: u64 = TICKS_PER_US as u64 / 1000;
 
 /// Converts a time to whole nanoseconds, the resolution of the dataplane's clock.
 #[inline]
 #[must_use]
 pub fn to_ns(ticks: u64) -> u64 {
-    (ticks as f64 * 1e3 / TICKS_PER_US) as u64
+    ticks / TICKS_PER_NS
 }
 
 /// Returns the first tick at which the dataplane's clock shows this time.
 #[inline]
 #[must_use]
 pub fn from_ns(ns: u64) -> u64 {
-    ns.saturating_mul(TICKS_PER_US as u64 / 1000)
+    ns.saturating_mul(TICKS_PER_NS)
 }
 
 /// The ten equally likely delays of Horus's simulation. Their mean is 362.5; only their ratios are used.
@@ -146,5 +148,19 @@ impl Hops {
                 .ok_or_else(|| format!("`{part}`: a number of hops is 0 to 100"))?;
         }
         Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nanoseconds_stay_exact_in_long_runs() {
+        // A conversion with floats loses a nanosecond beyond 577 s.
+        for ns in [0, 1, 577_000_000_001, 1_000_000_000_007, 86_400_000_000_003] {
+            assert_eq!(to_ns(from_ns(ns)), ns);
+            assert_eq!(to_ns(from_ns(ns) + 999), ns);
+        }
     }
 }

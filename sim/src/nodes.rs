@@ -458,7 +458,8 @@ impl<'a> Sim<'a> {
     /// no worker may take it.
     fn leave_core(&mut self, task: u32) -> Option<Member> {
         self.engine.leave_core(task);
-        let SimTask { worker, core, service, .. } = self.engine.flights[task];
+        let SimTask { worker, core, .. } = self.engine.flights[task];
+        let service = self.engine.service_of(task);
         let Node { dispatcher, first_core, busy, .. } = &mut self.nodes[worker as usize];
         *busy -= 1;
         let load = Load::tasks(self.engine.cores[core as usize].len() as u16);
@@ -473,7 +474,7 @@ impl<'a> Sim<'a> {
     /// victim. The ended task is lost if its node died during its service.
     #[inline]
     fn done(&mut self, task: u32) {
-        let SimTask { worker, route, started, service, .. } = self.engine.flights[task];
+        let SimTask { worker, route, started, .. } = self.engine.flights[task];
         let index = worker as usize;
         let node = &self.nodes[index];
         if route != node.life || !node.is_up {
@@ -492,7 +493,8 @@ impl<'a> Sim<'a> {
             None => node.busy -= 1,
         }
         // A worker with a shared core reports a task's own time, without the quanta of other tasks.
-        let served = if is_shared { service } else { self.engine.now - started };
+        let served =
+            if is_shared { self.engine.service_of(task) } else { self.engine.now - started };
         let victim = node.peers.done(to_ns(served));
         self.engine.complete(task, index);
         self.engine.flights.remove(task);
@@ -601,7 +603,7 @@ impl<'a> Sim<'a> {
 
     /// Kills a node. Its tasks are lost.
     fn die(&mut self, index: usize) {
-        self.nodes[index].is_up = false;
+        (self.nodes[index].is_up, self.nodes[index].busy) = (false, 0);
         while let Some(task) = self.engine.workers[index].queue.pop(&self.engine.flights) {
             self.lose(task);
         }
@@ -657,5 +659,33 @@ impl<'a> Sim<'a> {
             servers: self.config.workers.iter().sum(),
             ..self.engine.finish(TICKS_PER_US)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::{SimArgs, plan};
+
+    #[test]
+    fn dead_node_has_no_busy_worker() {
+        let text = |text: &str| Some(text.to_owned());
+        let args = SimArgs {
+            model: text("nodes"),
+            policy: text("random"),
+            load: text("0.5"),
+            nodes: text("2x2"),
+            tasks: text("2000"),
+            // The tasks of the shock take 2.5 ms, so both workers are busy at 1 ms.
+            at: text("900us shock 1=50; 1ms down 1"),
+            ..SimArgs::default()
+        };
+        let cells = plan::cells(&args).unwrap();
+        let Model::Nodes(config) = &cells[0].model else { panic!("not the model nodes") };
+        let mut sim = Sim::new(config).unwrap();
+        sim.run();
+        assert!(!sim.nodes[1].is_up && sim.engine.lost > 0);
+        assert_eq!(sim.nodes[1].busy, 0);
     }
 }

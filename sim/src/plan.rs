@@ -17,7 +17,7 @@ use super::hop::{Hop, HopDist, Hops, TICKS_PER_US};
 use super::lists::{list, split};
 use super::model::{Cell, Model, SETTLED};
 use super::outcome::RowLabels;
-use super::script::Action;
+use super::script::{Action, Step};
 use super::sharing::SharingTimes;
 use super::stats::Observer;
 use super::{ct, fabric, nodes, rack, script, slots, sweep};
@@ -409,8 +409,15 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
                 None => seconds / 3.0,
             };
             config.tasks = config.tasks_in(seconds).max(1);
-            // A fraction of the tasks. It equals that of the time only if the script does not change the arrival rate.
-            config.warmup = 1.0 - measure / seconds;
+            let changes_rate =
+                |step: &Step| matches!(step.action, Action::Load(_) | Action::Shock { .. });
+            config.warmup = if config.script.iter().any(changes_rate) {
+                // Half a task more, so that rounding does not measure one more.
+                let unmeasured = config.tasks_in(seconds - measure) as f64 + 0.5;
+                (unmeasured / config.tasks as f64).min(1.0)
+            } else {
+                1.0 - measure / seconds
+            };
         }
     }
     Ok(config)
@@ -663,4 +670,26 @@ where
     T::Err: std::fmt::Display,
 {
     text.parse().map_err(|error| format!("--{flag}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measured_time_counts_tasks_of_each_load() {
+        let text = |text: &str| Some(text.to_owned());
+        let args = SimArgs {
+            model: text("nodes"),
+            seconds: text("30"),
+            measure: text("10"),
+            at: text("10s load 0.9"),
+            ..SimArgs::default()
+        };
+        let config = nodes(&args, "random", 0.5).unwrap();
+        // 14 of 23 parts of the tasks arrive in the first 20 s: 5 in the first 10 s, and 9 in each further 10 s.
+        assert!((config.warmup - 14.0 / 23.0).abs() < 1e-3, "{}", config.warmup);
+        let steady = nodes(&SimArgs { at: None, ..args }, "random", 0.5).unwrap();
+        assert!((steady.warmup - 2.0 / 3.0).abs() < 1e-9, "{}", steady.warmup);
+    }
 }

@@ -4,6 +4,7 @@
 //! dispatcher cores and policy. An option overrides the measured value. The load is the offered work as a fraction of
 //! the workers' capacity.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -178,14 +179,24 @@ impl Conditions {
     /// Takes the conditions from captured tasks, except those that options give.
     fn of_tasks(args: &ConditionArgs, tasks: CapturedTasks) -> Result<Self, ConditionError> {
         let CapturedTasks { run, delay_ns, speeds } = tasks;
+        let answering: BTreeSet<u32> = run.tasks.iter().filter_map(|task| task.worker).collect();
         let measured = Measurement::of(vec![run], None, None).map_err(ConditionError::Log)?;
         let workers = workers(args, &measured)?;
+        // The replies show speeds by their service times. Configured speeds are known without them.
+        let has_speeds = speeds.is_some() || measured.service.is_some();
         // Speeds in the syntax of `--speeds`, one worker after another: `1x0.5,1x1.5,2x1`.
         let speeds = speeds.map_or_else(
             || format!("{workers}x1"),
-            |speeds| {
+            |mut speeds| {
+                // The node may configure more speeds than it has active workers.
+                if speeds.len() > workers {
+                    speeds.retain(|worker, _| answering.contains(worker));
+                }
                 // Workers of unknown speed have the average one.
-                let average = speeds.values().sum::<f64>() / speeds.len() as f64;
+                let average = match speeds.len() {
+                    0 => 1.0,
+                    known => speeds.values().sum::<f64>() / known as f64,
+                };
                 let others = workers.saturating_sub(speeds.len());
                 let others = (others > 0).then(|| format!("{others}x{average}"));
                 let speeds = speeds.into_values().map(|speed| format!("1x{speed}"));
@@ -193,11 +204,14 @@ impl Conditions {
             },
         );
         let delay = delay_ns.map(|ns| format!("{ns:.0}ns"));
-        // Only options count here. The measured delay and speeds become options in the next step.
-        let is_hypothetical = args.delay.is_some() || args.speeds.is_some();
+        // Only options for measured quantities count here. The measured delay and speeds become options in the next
+        // step.
+        let is_hypothetical =
+            args.delay.is_some() && delay.is_some() || args.speeds.is_some() && has_speeds;
+        let speeds = has_speeds.then_some(speeds);
         let args = ConditionArgs {
             delay: args.delay.clone().or(delay),
-            speeds: args.speeds.clone().or(Some(speeds)),
+            speeds: args.speeds.clone().or(speeds),
             ..args.clone()
         };
         let conditions = Self::measured(&args, measured)?;
@@ -443,6 +457,7 @@ pub fn arrivals_text(arrivals: &Arrivals, measured: Option<&Measurement>) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wedjat_workload::results::{RunDescription, RunTasks, Status, Task};
 
     /// Returns the three necessary options with these values.
     fn given(workers: &str, load: &str, service: &str) -> ConditionArgs {
@@ -462,6 +477,33 @@ mod tests {
         assert!((conditions.rate_pps() - 512_000.0).abs() < 1e-6);
         assert_eq!(conditions.classes(), [1]);
         assert_eq!(speeds_text(&conditions.model), "16x1,16x3");
+    }
+
+    #[test]
+    fn configured_speeds_may_exceed_the_workers() {
+        // Two workers answer a task of 1 us each microsecond. The node configures three.
+        let task = |number: u64| Task {
+            number,
+            pool: 1,
+            class: 1,
+            worker: Some((number % 2) as u32),
+            scheduled_ps: number * 1_000_000,
+            sent_ps: None,
+            service_ps: Some(1_000_000),
+            response_ps: Some(3_000_000),
+            status: Status::Answered,
+            measured: true,
+            late: false,
+        };
+        let tasks = (0..1000).map(task).collect();
+        let run = RunTasks { run: 1, description: RunDescription::default(), seed: 1, tasks };
+        let speeds = Some([(0, 1.0), (1, 2.0), (2, 1.0)].into());
+        let captured = CapturedTasks { run, delay_ns: None, speeds };
+        let delay = Some("5us".to_owned());
+        let args = ConditionArgs { delay, ..ConditionArgs::default() };
+        let conditions = Conditions::simulated(&args, captured).unwrap();
+        assert_eq!(speeds_text(&conditions.model), "1x1,1x2");
+        assert!(!conditions.is_hypothetical, "the delay is not measured");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::str::FromStr;
 use std::time::Duration;
 
-use wedjat_core::policy::{PolicySpec, fallback};
+use wedjat_core::policy::{Entry, PolicySpec, fallback};
 use wedjat_workload::grammar::parse_time_ns;
 use wedjat_workload::service::Service;
 
@@ -18,6 +18,7 @@ use super::conditions::{ConditionArgs, Conditions};
 use super::{Arguments, advise_under};
 use crate::candidates::eligible_policies;
 use crate::ct::{Config, DispatcherKind, Policies, Sim};
+use crate::lists::split;
 use crate::script::{self, Action};
 use crate::stats::Observer;
 
@@ -127,6 +128,7 @@ impl Emulation {
     /// # Errors
     /// An invalid option, or a change that the pool cannot have.
     pub fn run(&self) -> Result<EmulationOutcome, String> {
+        self.check_policies()?;
         let conditions = Conditions::new(&self.arguments.conditions)?;
         let first = self.arguments.running.clone();
         let mut running = first.unwrap_or_else(|| fallback().entry().name.to_owned());
@@ -171,6 +173,24 @@ impl Emulation {
         let Ok(()) = pool.sim.run();
         let (tasks, lost) = pool.sim.tasks();
         Ok(EmulationOutcome { decisions, tasks, lost, running })
+    }
+
+    /// Refuses policies that a node does not choose itself. The model would give them other reports than a leaf.
+    fn check_policies(&self) -> Result<(), String> {
+        let Arguments { policy, running, .. } = &self.arguments;
+        for (flag, text) in [("policy", policy), ("running", running)] {
+            let names = text.as_deref().map(split).unwrap_or_default();
+            // The parser of policies refuses unknown names with a better reason.
+            let is_refused =
+                |name: &&str| Entry::named(name).is_some_and(|entry| !entry.is_eligible());
+            if let Some(name) = names.into_iter().find(is_refused) {
+                let allowed = eligible_policies().collect::<Vec<_>>().join(", ");
+                return Err(format!(
+                    "--{flag} {name}: a pool under auto never has it; allowed: {allowed}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the configuration of the pool.
@@ -428,6 +448,25 @@ mod tests {
         };
         assert_eq!(run(1), run(1));
         assert_ne!(run(1).0, run(2).0);
+    }
+
+    #[test]
+    fn policies_that_auto_never_chooses_are_refused() {
+        let text = |text: &str| Some(text.to_owned());
+        for (arguments, part) in [
+            (Arguments { policy: text("jsq,jiq"), ..pool("0.5", "exp(5ms)") }, "--policy jiq: "),
+            (Arguments { running: text("jiq"), ..pool("0.5", "exp(5ms)") }, "--running jiq: "),
+        ] {
+            let emulation = Emulation {
+                arguments,
+                changes: Vec::new(),
+                length: Duration::from_secs(20),
+                seed: 1,
+                clock: || Duration::ZERO,
+            };
+            let error = emulation.run().unwrap_err();
+            assert!(error.contains(part) && error.contains("allowed: "), "{error}");
+        }
     }
 
     #[test]

@@ -58,8 +58,11 @@ impl Gaps {
         if gaps.is_empty() || mean == 0.0 {
             return None;
         }
-        // Few tasks need shorter windows, so that about `WINDOWS_MIN` fit in.
-        let tasks_per_window = WINDOW_TASKS.min(gaps.len() / WINDOWS_MIN).max(1);
+        // Few tasks need shorter windows, so that about `WINDOWS_MIN` fit in. Many short lists need windows of at most
+        // half a list, because a window lies within one list.
+        let of_half_a_list = gaps.len() / runs.len() / 2;
+        let tasks_per_window =
+            WINDOW_TASKS.min(gaps.len() / WINDOWS_MIN).min(of_half_a_list).max(1);
         let window_ps = (mean * tasks_per_window as f64).ceil() as u64;
         let counts: Vec<f64> = runs.iter().flat_map(|due| window_counts(due, window_ps)).collect();
         let (mean_count, count_variance) = moments(counts.iter().copied());
@@ -120,7 +123,9 @@ impl Gaps {
         // the middle of the first part of the sorted gaps.
         let within = 1.0 - 1.0 / self.burst_tasks();
         let median = self.sorted_ps[(self.count as f64 * within / 2.0) as usize];
-        median as f64 / PS_PER_NS / std::f64::consts::LN_2
+        let mean_ns = median as f64 / PS_PER_NS / std::f64::consts::LN_2;
+        // Longer gaps than the mean of all gaps would contradict the rate.
+        mean_ns.min(1e9 / self.rate_pps)
     }
 
     /// Returns true if the dispersion exceeds twice the value of independent gaps. The rate then changes over time.
@@ -358,6 +363,15 @@ mod tests {
         }
         assert!(Gaps::new(vec![slow]).unwrap().is_correlated());
         assert!(!gaps("poisson").is_correlated() && !gaps("bursts(8,1ns)").is_correlated());
+    }
+
+    #[test]
+    fn short_seeds_still_have_windows() {
+        // 40 seeds of 30 tasks have 1160 gaps. A window of a twentieth of them is longer than a seed.
+        let due = due("poisson", 1200);
+        let seeds = due.chunks(30).map(<[u64]>::to_vec).collect();
+        let gaps = Gaps::new(seeds).unwrap();
+        assert!(gaps.windows >= 20 && gaps.dispersion.is_finite(), "{gaps:?}");
     }
 
     #[test]

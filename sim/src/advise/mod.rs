@@ -234,21 +234,32 @@ impl Candidate {
         let node = conditions.node.as_ref().map(|node| node.policy.as_str());
         let given = arguments.running.as_deref();
         let mut found: Option<(&str, Self)> = None;
+        // Source and name of a policy that the simulator lacks.
+        let mut unknown: Option<(&str, &str)> = None;
+        let unclear = |(first, other): (&str, &str), (source, name): (&str, &str)| {
+            format!(
+                "the running policy is unclear: {first} has {other}, and {source} has {name}; omit --running, or give files of one pool"
+            )
+        };
         for (source, name) in [("--running", given), ("the log", log), ("the node", node)] {
             let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
             match (Self::parse("running", name), &found) {
-                (Ok(candidate), None) => found = Some((source, candidate)),
+                (Ok(candidate), None) => match unknown {
+                    None => found = Some((source, candidate)),
+                    Some(first) => return Err(unclear(first, (source, name))),
+                },
                 // A further source agrees with the first one.
                 (Ok(candidate), Some((_, found))) if candidate.spec == found.spec => {}
                 (Err(error), None) if source == "--running" => return Err(error),
                 // A log or node may have a policy that the simulator lacks. The advice does not need it.
-                (Err(_), None) => log::warn!(
-                    "{source} has the policy {name}, which the model ct does not have; nothing is compared with it"
-                ),
+                (Err(_), None) => {
+                    log::warn!(
+                        "{source} has the policy {name}, which the model ct does not have; nothing is compared with it"
+                    );
+                    unknown = Some((source, name));
+                }
                 (_, Some((first, Self { name: other, .. }))) => {
-                    return Err(format!(
-                        "the running policy is unclear: {first} has {other}, and {source} has {name}; omit --running, or give files of one pool"
-                    ));
+                    return Err(unclear((*first, other.as_str()), (source, name)));
                 }
             }
         }
@@ -332,4 +343,65 @@ fn fit(conditions: &Conditions, standings: &[Standing], running: usize) -> Optio
     let measured = conditions.measured.as_ref().filter(|_| !conditions.is_hypothetical)?;
     let standing = standings.iter().find(|standing| standing.policy == running)?;
     Some(Fit::new(&standing.prediction, measured.mean_us, measured.p99_us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::measure::Measurement;
+    use super::node::NodePool;
+    use super::*;
+    use wedjat_workload::results::{RunDescription, RunTasks, Status, Task};
+
+    /// Returns the options of a pool of 4 workers.
+    fn pool() -> ConditionArgs {
+        let text = |text: &str| Some(text.to_owned());
+        let (workers, load, service) = (text("4"), text("0.5"), text("exp(50us)"));
+        ConditionArgs { workers, load, service, ..ConditionArgs::default() }
+    }
+
+    #[test]
+    fn unknown_policy_of_a_log_contradicts_the_node() {
+        let task = |number: u64| Task {
+            number,
+            pool: 1,
+            class: 0,
+            worker: Some(0),
+            scheduled_ps: number * 1_000_000,
+            sent_ps: None,
+            service_ps: None,
+            response_ps: Some(3_000_000),
+            status: Status::Answered,
+            measured: true,
+            late: false,
+        };
+        let policy = "homemade".to_owned();
+        let description = RunDescription { policy, ..RunDescription::default() };
+        let run = RunTasks { run: 1, description, seed: 1, tasks: (0..1000).map(task).collect() };
+        let measured = Measurement::of(vec![run], None, None).unwrap();
+        let policy = "jsq".to_owned();
+        let node = NodePool { id: 1, workers: 4, dispatchers: 1, policy, speeds: None };
+        let given = Conditions::new(&pool()).unwrap();
+        let conditions = Conditions { measured: Some(measured), ..given };
+        let running =
+            |conditions: &Conditions| Candidate::running(&Arguments::default(), conditions);
+        assert!(running(&conditions).unwrap().is_none());
+        let error = running(&Conditions { node: Some(node), ..conditions }).unwrap_err();
+        assert!(error.contains("the log has homemade, and the node has jsq"), "{error}");
+    }
+
+    #[test]
+    fn report_names_the_sharing_of_cores() {
+        let text = |text: &str| Some(text.to_owned());
+        let arguments = Arguments {
+            conditions: ConditionArgs { sharing: text("10us,500ns"), ..pool() },
+            policy: text("jsq"),
+            tasks: text("1000"),
+            threads: text("1"),
+            ..Arguments::default()
+        };
+        let report = advise(&arguments).unwrap();
+        let (text, json) = (report.text(), report.json().unwrap());
+        assert!(text.contains("10000ns,500ns"), "{text}");
+        assert!(json.contains("\"sharing\":\"10000ns,500ns\""), "{json}");
+    }
 }

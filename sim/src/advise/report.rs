@@ -53,6 +53,8 @@ struct ConditionsJson {
     speeds: String,
     dispatchers: usize,
     dispatchers_as: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sharing: Option<String>,
     measured_tasks: Option<usize>,
     assumed: Vec<&'static str>,
 }
@@ -177,6 +179,7 @@ impl Report {
             speeds: speeds_text(model),
             dispatchers: model.dispatchers,
             dispatchers_as: model.kind.name(),
+            sharing: model.sharing.map(|sharing| sharing.to_string()),
             measured_tasks: measured.as_ref().map(|log| log.tasks),
             assumed: assumed.iter().map(|(flag, _)| *flag).collect(),
         }
@@ -288,6 +291,9 @@ impl Report {
         lines.push(("speeds", speeds_text(model)));
         let kind = model.kind.name();
         lines.push(("dispatchers", format!("{}, as {kind}", model.dispatchers)));
+        if let Some(sharing) = model.sharing {
+            lines.push(("sharing", sharing.to_string()));
+        }
         lines.push(("objective", self.objective.to_string()));
         lines
     }

@@ -262,10 +262,11 @@ impl<'a> Run<'a> {
         if is_shared {
             self.engine.leave_core(number);
         }
-        let SimTask { worker: node, started, service, .. } = self.engine.flights[number];
+        let SimTask { worker: node, started, .. } = self.engine.flights[number];
         let (node, now) = (node as usize, self.engine.now);
         // The worker reports a task's own time, without the quanta of tasks that share its core, as in the model.
-        let service_ns = to_ns(if is_shared { service } else { now - started });
+        let service_ns =
+            to_ns(if is_shared { self.engine.service_of(number) } else { now - started });
         // The error if no worker of the node has the task.
         let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(now) };
         let taken = self.nodes[node].workers.iter_mut().find_map(|Worker { end, tasks }| {
