@@ -30,9 +30,9 @@ impl Addresses {
     /// an optional `gateway`.
     ///
     /// # Errors
-    /// If the families differ, `own` equals `dst`, or an IPv6 address is not a host's.
+    /// If the families differ, `own` equals `dst` or `gateway`, or an address is not a host's.
     pub fn new(dst: IpAddr, own: Option<IpAddr>, gateway: Option<IpAddr>) -> Result<Self, String> {
-        let own = own.unwrap_or_else(|| default_own(dst));
+        let own = own.unwrap_or_else(|| default_own(dst, gateway));
         for (name, address) in [("--src", Some(own)), ("--gateway", gateway)] {
             if let Some(address) = address.filter(|address| address.is_ipv6() != dst.is_ipv6()) {
                 return Err(format!(
@@ -42,6 +42,9 @@ impl Addresses {
         }
         if own == dst {
             return Err(format!("--src and --dst are both {own}; they must differ"));
+        }
+        if Some(own) == gateway {
+            return Err(format!("--src and --gateway are both {own}; they must differ"));
         }
         for (name, address) in [("--dst", Some(dst)), ("--src", Some(own)), ("--gateway", gateway)]
         {
@@ -141,25 +144,38 @@ pub fn is_v6(frame: &[u8]) -> bool {
     ether::ether_type(frame) == ether::IPV6
 }
 
-/// Returns the generator's default address: .100 of the scheduler's /24, ::100 of its /64, or the next one if
-/// the scheduler has that address.
-fn default_own(dst: IpAddr) -> IpAddr {
-    match dst {
-        IpAddr::V4(dst) => {
-            let [a, b, c, d] = dst.octets();
-            Ipv4Addr::new(a, b, c, if d == 100 { 101 } else { 100 }).into()
+/// Returns the generator's default address: .100 of the scheduler's /24 or ::100 of its /64, or the next one that
+/// neither the scheduler nor the gateway has.
+fn default_own(dst: IpAddr, gateway: Option<IpAddr>) -> IpAddr {
+    let candidate = |index: u8| -> IpAddr {
+        match dst {
+            IpAddr::V4(dst) => {
+                let [a, b, c, _] = dst.octets();
+                Ipv4Addr::new(a, b, c, 100 + index).into()
+            }
+            IpAddr::V6(dst) => {
+                let first = dst.to_bits() >> 64 << 64 | 0x100;
+                Ipv6Addr::from_bits(first + u128::from(index)).into()
+            }
         }
-        IpAddr::V6(dst) => {
-            let own = dst.to_bits() >> 64 << 64 | 0x100;
-            Ipv6Addr::from_bits(own + u128::from(own == dst.to_bits())).into()
-        }
-    }
+    };
+    let is_free = |own: &IpAddr| *own != dst && Some(*own) != gateway;
+    // Two addresses are taken at most.
+    (0..2).map(candidate).find(is_free).unwrap_or_else(|| candidate(2))
 }
 
-/// Refuses IPv6 addresses that no host has, such as multicast. Only a gateway may have a link-local address,
-/// because it is on the same wire.
+/// Refuses addresses that no host has, such as multicast. Only an IPv6 gateway may have a link-local address, because
+/// it is on the same wire.
 fn check(name: &str, address: IpAddr) -> Result<(), String> {
-    let IpAddr::V6(address) = address else { return Ok(()) };
+    let address = match address {
+        IpAddr::V4(v4) => {
+            return match v4.is_unspecified() || v4.is_broadcast() || v4.is_multicast() {
+                true => Err(format!("{name} is {v4}; a unicast address is needed, as in 10.0.1.1")),
+                false => Ok(()),
+            };
+        }
+        IpAddr::V6(v6) => v6,
+    };
     let bits = address.to_bits();
     if ipv6::is_unicast(bits) || name == "--gateway" && ipv6::is_link_local(bits) {
         return Ok(());
@@ -201,6 +217,8 @@ mod tests {
         for (dst, gateway) in [("10.9.1.1", "10.0.1.1"), ("fd00:9::1", "fe80::1")] {
             assert_eq!(new(dst, None, Some(gateway)).unwrap().next_hop(), ip(gateway));
         }
+        let addresses = new("10.0.1.100", None, Some("10.0.1.101")).unwrap();
+        assert_eq!(addresses.own(), ip("10.0.1.102"));
     }
 
     // promise: measurement.1
@@ -211,6 +229,20 @@ mod tests {
             ("10.0.1.1", Some("fd00::2"), None, ["--src is fd00::2", "only IPv4 addresses"]),
             ("10.0.1.1", None, Some("fd00::2"), ["--gateway is fd00::2", "--dst is 10.0.1.1"]),
             ("fd00::1", Some("fd00::1"), None, ["--src and --dst", "both fd00::1"]),
+            (
+                "10.0.1.1",
+                Some("10.0.2.1"),
+                Some("10.0.2.1"),
+                ["--src and --gateway", "both 10.0.2.1"],
+            ),
+            ("224.0.0.1", None, None, ["--dst is 224.0.0.1", "a unicast address"]),
+            ("10.0.1.1", Some("0.0.0.0"), None, ["--src is 0.0.0.0", "a unicast address"]),
+            (
+                "10.0.1.1",
+                None,
+                Some("255.255.255.255"),
+                ["--gateway is 255.255.255.255", "a unicast address"],
+            ),
             ("ff02::1", None, None, ["--dst is ff02::1", "a routable unicast address"]),
             ("::", None, None, ["--dst is ::", "a routable unicast address"]),
             ("::1", None, None, ["--dst is ::1", "a routable unicast address"]),

@@ -11,7 +11,7 @@ use wedjat_pktgen::latency::Micros;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::replay::Replay;
-use wedjat_pktgen::report::{self, Report, print_line};
+use wedjat_pktgen::report::{self, Report, print_line, print_text};
 use wedjat_pktgen::results::{ResultArgs, Results, RunDescription};
 use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
@@ -34,8 +34,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Floor(args) => floor(&args),
         Command::Reflect(args) => network::reflect(&args).map(|()| true),
         Command::Completions { shell } => {
-            let (mut command, mut out) = (Cli::command(), std::io::stdout().lock());
-            clap_complete::generate(shell, &mut command, "wedjat-pktgen", &mut out);
+            // Writes to memory first, because `generate` panics if it cannot write.
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "wedjat-pktgen", &mut text);
+            print_text(&text)?;
             Ok(true)
         }
         Command::Man { folder } => {
@@ -174,9 +176,13 @@ struct SearchResult<'a> {
     highest_pps: Option<f64>,
     /// Report of each tested load, in the order of the runs.
     runs: &'a [Report],
+    /// True if the user stopped the search, so that a higher load may meet the objective.
+    #[serde(skip)]
+    was_stopped: bool,
 }
 
-/// Searches the highest load that meets the objective. An invalid run counts as a miss.
+/// Searches the highest load that meets the objective. An invalid run counts as a miss. A search that the user stops
+/// reports the loads tested so far.
 fn search(args: &SearchArgs) -> Result<bool, Failure> {
     let cores = args.network.core_count();
     let [low, high] = [args.low, args.high].map(|rate| args.load.load(rate, cores));
@@ -187,8 +193,10 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
     low.self_test()?;
     check_writable(&args.output)?;
     let mut network = Network::open(&args.network)?;
-    let mut reports = Vec::new();
-    let highest_pps = highest(low.rate_pps, high.rate_pps, args.steps, |rate_pps| {
+    let mut reports: Vec<Report> = Vec::new();
+    // Highest tested load that met the objective.
+    let mut highest_met = None;
+    let found = highest(low.rate_pps, high.rate_pps, args.steps, |rate_pps| {
         if network.stopped() {
             return Err(Failure::from("stopped"));
         }
@@ -203,21 +211,35 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
             if meets_objective { "met" } else { "not met" }
         );
         reports.push(report);
+        if meets_objective {
+            highest_met = Some(rate_pps);
+        }
         Ok(meets_objective)
-    })?;
-    let result = SearchResult { objective_p99_us: args.p99 * 1e6, highest_pps, runs: &reports };
+    });
+    let was_stopped = network.stopped() && !reports.is_empty();
+    let highest_pps = match found {
+        Err(_) if was_stopped => highest_met,
+        found => found?,
+    };
+    let objective_p99_us = args.p99 * 1e6;
+    let result = SearchResult { objective_p99_us, highest_pps, runs: &reports, was_stopped };
     let text = match args.output.format {
         Format::Json => serde_json::to_string_pretty(&result)? + "\n",
         Format::Csv => report::csv(&reports)?,
         Format::Text => report::table(&reports) + &conclusion(&result),
     };
     write(&args.output, &text)?;
-    Ok(highest_pps.is_some())
+    Ok(highest_pps.is_some() && !was_stopped)
 }
 
 /// Returns the result of a search as text.
 fn conclusion(result: &SearchResult<'_>) -> String {
     let objective = Micros(result.objective_p99_us);
+    if result.was_stopped {
+        let rate = |pps| Rate::Pps(pps).to_string();
+        let highest = result.highest_pps.map_or_else(|| "none".to_owned(), rate);
+        return format!("stopped; highest tested load with p99 <= {objective} us: {highest}\n");
+    }
     match result.highest_pps {
         Some(pps) => format!("highest load with p99 <= {objective} us: {}\n", Rate::Pps(pps)),
         None => format!("no tested load has p99 <= {objective} us; lower --low or raise --p99\n"),
@@ -330,6 +352,19 @@ mod tests {
     fn search_tries_its_ends_first() {
         assert_eq!(highest(1.0, 2.0, 6, |_| Ok(false)).unwrap(), None);
         assert_eq!(highest(1.0, 2.0, 6, |_| Ok(true)).unwrap(), Some(2.0));
+    }
+
+    #[test]
+    fn stopped_search_names_the_highest_tested_load() {
+        let result = |highest_pps| SearchResult {
+            objective_p99_us: 100.0,
+            highest_pps,
+            runs: &[],
+            was_stopped: true,
+        };
+        let text = conclusion(&result(Some(1e6)));
+        assert!(text.starts_with("stopped; highest tested load"), "{text}");
+        assert!(conclusion(&result(None)).ends_with(": none\n"));
     }
 
     #[test]

@@ -441,8 +441,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         match self.host.receive(&mut buf, verified) {
             FrameKind::Answer(answer) => self.process_answer(&answer, buf.bytes(), now),
             FrameKind::NeighbourAnswer => self.control.push(buf),
-            // The host has stored the address for `start`. A change during the load has no effect.
-            FrameKind::NextHop(_) => {}
+            // A next hop that fails over during the load announces another address.
+            FrameKind::NextHop(mac) => self.template.set_next_hop(mac),
             FrameKind::Nothing(_) => self.tally.strays.foreign += 1,
         }
     }
@@ -562,7 +562,8 @@ mod tests {
     use crate::replay::{self, Replay};
     use std::collections::VecDeque;
     use wedjat::io::memory::{self, Frame, FramePool, RingPort};
-    use wedjat::wire::ether::Mac;
+    use wedjat::wire::arp;
+    use wedjat::wire::ether::{self, Mac};
 
     /// MAC address of the generator.
     const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -721,6 +722,36 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn tasks_follow_a_next_hop_that_fails_over() {
+        let backup = Mac([2, 0, 0, 0, 0, 7]);
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let next_hop = 0x0A00_0101;
+        let mut announcement = [0; arp::FRAME_LEN];
+        arp::Packet::request(backup, next_hop, next_hop).emit(&mut announcement, Mac::BROADCAST);
+        let pool = FramePool::new(8192, 1024);
+        let (port, mut peer) = memory::pair(1024, &pool);
+        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, port, pool.clone()).unwrap();
+        let mut destinations = Vec::new();
+        let mut before = None;
+        let mut now = 1;
+        while !generator.phase().is_over() {
+            generator.poll(now);
+            while let Some(frame) = peer.receive() {
+                destinations.push(ether::dst(frame.bytes()));
+            }
+            // Middle of the load.
+            if now > 5_000_000 && before.is_none() {
+                before = Some(destinations.len());
+                assert!(peer.send(&announcement));
+            }
+            now += STEP;
+        }
+        let (old, new) = destinations.split_at(before.unwrap());
+        assert!(!old.is_empty() && old.iter().all(|mac| *mac == PEER));
+        assert_eq!(new.last(), Some(&backup));
     }
 
     /// Returns a replay of a task every 10 us: nine of class 1, then a large one of class 2. The last is due at

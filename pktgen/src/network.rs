@@ -264,6 +264,9 @@ impl Network {
                 return Ok(());
             }
         }
+        if self.stopped() {
+            return Err(Failure::from("stopped"));
+        }
         let addresses = self.target.addresses;
         let (next_hop, resolver) = (addresses.next_hop(), addresses.resolution_protocol());
         let link = if self.device.link().up { "link up" } else { "no link" };

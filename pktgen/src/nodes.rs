@@ -25,6 +25,8 @@ const FINISH_INTERVAL: Duration = Duration::from_millis(10);
 pub struct WatchedNode {
     /// Path of the state file.
     path: PathBuf,
+    /// Process that wrote the last snapshot.
+    pid: u64,
     cores: Vec<Core>,
 }
 
@@ -46,11 +48,11 @@ impl WatchedNode {
     /// # Errors
     /// If the file cannot be read.
     pub fn open(path: &Path) -> Result<Self, StateError> {
-        let cores = Snapshot::open(path)?.cores;
+        let Snapshot { pid, cores, .. } = Snapshot::open(path)?;
         // Starts at the present count: stalls before the run do not matter.
         let new_core = |count| Core { count, ..Core::default() };
         let cores = cores.iter().map(|core| new_core(core.pauses)).collect();
-        Ok(Self { path: path.to_owned(), cores })
+        Ok(Self { path: path.to_owned(), pid, cores })
     }
 
     /// Reads the stalls since the last call. If the file is unreadable now, the next call reads them.
@@ -62,6 +64,9 @@ impl WatchedNode {
 
     /// Adds the stalls of a snapshot, core by core.
     fn add_snapshot(&mut self, snapshot: &Snapshot) {
+        if std::mem::replace(&mut self.pid, snapshot.pid) != snapshot.pid {
+            self.cores.iter_mut().for_each(Core::restart);
+        }
         for (core, state) in self.cores.iter_mut().zip(&snapshot.cores) {
             core.add_stalls(state.pauses, &state.newest_pauses);
         }
@@ -108,6 +113,14 @@ fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
 }
 
 impl Core {
+    /// Handles a restart of the node, which counts its stalls from 0 again. The last stalls of the old process and the
+    /// time between both are unknown.
+    fn restart(&mut self) {
+        let last = self.stalls.last().map_or(0, |stall| stall.to);
+        self.unknown_from = self.unknown_from.or(Some(last));
+        self.count = 0;
+    }
+
     /// Adds the newest stalls of the node, which has counted `count` stalls. Stalls read before are in the
     /// set already.
     fn add_stalls(&mut self, count: u64, newest: &[PollPause]) {
@@ -158,5 +171,14 @@ mod tests {
         let mut silent = Core::default();
         silent.add_stalls(1, &stalls(3..4));
         assert_eq!(silent.watched(0, false).pauses.unknown_from(), Some(350));
+    }
+
+    #[test]
+    fn stalls_after_a_restart_are_read() {
+        let mut core = Core::default();
+        core.add_stalls(9, &stalls(0..9));
+        core.restart();
+        core.add_stalls(1, &stalls(20..21));
+        assert_eq!((core.stalls.len(), core.unknown_from), (10, Some(850)));
     }
 }

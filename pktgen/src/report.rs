@@ -27,7 +27,16 @@ use crate::tally::{Strays, Tally};
 /// # Errors
 /// If the line cannot be written for another reason.
 pub fn print_line(line: impl fmt::Display) -> io::Result<()> {
-    match writeln!(io::stdout().lock(), "{line}") {
+    print_text(format!("{line}\n").as_bytes())
+}
+
+/// Writes text to standard output. A closed pipe is not an error.
+///
+/// # Errors
+/// If the text cannot be written for another reason.
+pub fn print_text(text: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }

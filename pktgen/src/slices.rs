@@ -409,7 +409,8 @@ impl Slices {
     /// Excludes slices from the first task without a record on.
     pub(crate) fn exclude_unlogged(&mut self, log: &Log) {
         if let Some(full_from) = log.full_from {
-            self.exclude_between(self.start + (u64::from(full_from) << log.shift), u64::MAX);
+            // Due times of a log count from the start of its own core.
+            self.exclude_between(log.start + (u64::from(full_from) << log.shift), u64::MAX);
         }
     }
 

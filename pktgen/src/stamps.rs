@@ -29,6 +29,8 @@ const DISCARDED_MAX: f64 = 50.0;
 const AGE_MAX_S: f64 = 0.1;
 /// Shortest time between two readings from which the rate is computed.
 const RATE_SPAN_MIN_S: f64 = 0.02;
+/// Largest number of measurements that confirm the rate of the kernel's clock.
+const CONFIRMATIONS_MAX: usize = 5;
 /// Largest relative rate error of the kernel's clock while it is slewed (adjusted gradually). Twice Linux's
 /// limit of 500 ppm. A larger deviation means that the clock was set.
 const SLEW_MAX: f64 = 1e-3;
@@ -180,7 +182,31 @@ impl Stamps {
     fn with_kernel_clock(self, unit_ns: u32) -> Self {
         let unit = u64::from(unit_ns);
         let settable = Settable { unit, steps: 0, ignored_until: 0, is_unknown: false };
-        Self { settable: Some(settable), ..self }
+        Self { settable: Some(settable), ..self }.with_confirmed_rate()
+    }
+
+    /// Measures the rate again until two successive measurements agree, because a step of the clock spoils one.
+    fn with_confirmed_rate(mut self) -> Self {
+        for _ in 0..CONFIRMATIONS_MAX {
+            let start = self.last;
+            let mut end = start;
+            while (end.ticks.saturating_sub(start.ticks) as f64) < self.hz * RATE_SPAN_MIN_S {
+                let readings = std::iter::repeat_with(&mut self.read_clocks).take(TRIES);
+                let shortest =
+                    readings.flatten().map(Anchor::of).min_by_key(|reading| reading.width);
+                let Some(reading) = shortest else { return self };
+                end = reading;
+            }
+            let next = rate(start, end);
+            let span = end.ticks.saturating_sub(start.ticks) as f64;
+            let tolerance = SLEW_MAX + (start.width + end.width) as f64 / span;
+            let agrees = next.is_some_and(|next| (next / self.rate - 1.0).abs() <= tolerance);
+            (self.first, self.last, self.rate) = (start, end, next.unwrap_or(self.rate));
+            if agrees {
+                break;
+            }
+        }
+        self
     }
 
     /// Creates the conversion without the location of stamps. Reads both clocks until the readings are far enough
@@ -501,6 +527,25 @@ mod tests {
             assert!(stamped.unwrap().abs_diff(arrived) < 2_000, "{stamped:?} {arrived}");
             assert_eq!(stamps.stats().clock_steps, 1);
         }
+    }
+
+    #[test]
+    fn step_during_the_calibration_keeps_the_rate() {
+        let day = Arc::new(TimeOfDay::default());
+        day.reading_ns.store(100, Relaxed);
+        let clocks = Arc::clone(&day);
+        let read_clocks = move || {
+            let before = clocks.ticks.fetch_add(1_100, Relaxed);
+            // The clock is set after half of the first measurement.
+            if before > 10_000_000 {
+                clocks.ahead.store(3_000_000_000, Relaxed);
+            }
+            Some((before, clocks.at(before + 50), before + 100))
+        };
+        let mut stamps = Stamps::with(1e9, read_clocks).unwrap().with_kernel_clock(1000);
+        let (stamped, arrived) = day.next_burst(&mut stamps, 9_000);
+        assert!(stamped.unwrap().abs_diff(arrived) < 2_000, "{stamped:?} {arrived}");
+        assert_eq!(stamps.stats().clock_steps, 0);
     }
 
     // promise: measurement.1
