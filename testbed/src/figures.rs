@@ -75,7 +75,13 @@ impl Output {
             "txt" => format!("<pre>{}</pre>\n", page::escape(text)),
             _ => String::new(),
         };
-        let parts: String = self.files.borrow().iter().map(part).collect();
+        let files = self.files.borrow();
+        let mut files: Vec<_> = files.iter().collect();
+        // The commands of a figure stand below it, even if they were written first.
+        for figure in files.chunk_by_mut(|a, b| a.0 == b.0) {
+            figure.sort_by_key(|(_, ending, _)| ending != "svg");
+        }
+        let parts: String = files.into_iter().map(part).collect();
         page::html("wedjat figures", "wedjat: figures of the papers", &parts)
     }
 }
@@ -354,6 +360,17 @@ mod tests {
             .map(|flag| flag.split_once(' ').unwrap())
             .map(|(k, v)| (k, v.trim_matches('\'')))
             .collect()
+    }
+
+    #[test]
+    fn page_shows_commands_below_their_figure() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = Output::new(folder.path().to_owned());
+        for (ending, text) in [("csv", "1"), ("txt", "the command"), ("svg", "<svg></svg>")] {
+            out.write("one", ending, text).unwrap();
+        }
+        let page = out.page();
+        assert!(page.find("<svg>").unwrap() < page.find("the command").unwrap(), "{page}");
     }
 
     // promise: measurement.4

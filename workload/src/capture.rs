@@ -87,16 +87,15 @@ fn read_pcap(
     mut take: impl FnMut(Frame<'_>) -> Result<(), String>,
 ) -> Result<(), FrameError> {
     let mut reader = PcapReader::new(file).map_err(|error| damaged(0, &error))?;
-    // Reads raw packets and parses them here, because the reader's own parser takes no other snapshot length.
+    // Reads raw packets and parses them here, because the reader's own parser uses the snapshot length of the header.
     let header = reader.header();
     check_link(header.datalink, 0)?;
-    // 0 means no limit, but the parser would reject every packet as too long.
-    let snaplen = if header.snaplen == 0 { u32::MAX } else { header.snaplen };
     let mut number = 0;
     while let Some(packet) = reader.next_raw_packet() {
         number += 1;
         let packet = packet
-            .and_then(|raw| PcapPacket::try_from_raw_packet(raw, header.ts_resolution, snaplen))
+            // The parser would reject truncated packets by the snapshot length, which their lengths on the link exceed.
+            .and_then(|raw| PcapPacket::try_from_raw_packet(raw, header.ts_resolution, u32::MAX))
             .map_err(|error| damaged(number, &error))?;
         let at_ns = packet.timestamp.as_nanos() as u64;
         let frame = Frame { bytes: &packet.data, len: packet.orig_len as usize, at_ns };
@@ -112,7 +111,7 @@ fn read_pcapng(
 ) -> Result<(), FrameError> {
     let mut reader = PcapNgReader::new(file).map_err(|error| damaged(0, &error))?;
     // Time resolution and offset (in seconds) of each interface.
-    let mut clocks: Vec<(u8, u64)> = Vec::new();
+    let mut clocks: Vec<(u8, i64)> = Vec::new();
     let mut number = 0;
     while let Some(block) = reader.next_block() {
         match block.map_err(|error| damaged(number + 1, &error))? {
@@ -124,7 +123,8 @@ fn read_pcapng(
                 for option in &interface.options {
                     match option {
                         IfTsResol(resolution) => clock.0 = *resolution,
-                        IfTsOffset(seconds) => clock.1 = *seconds,
+                        // The format has a signed number here, which the reader takes for an unsigned one.
+                        IfTsOffset(seconds) => clock.1 = seconds.cast_signed(),
                         _ => {}
                     }
                 }
@@ -155,13 +155,14 @@ fn read_pcapng(
 }
 
 /// Converts a pcapng time, in units of its resolution, to nanoseconds since 1970. The resolution is the negative
-/// exponent of ten, or of two if its highest bit is set. `None` if a number overflows.
-fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
+/// exponent of ten, or of two if its highest bit is set. `None` if a number overflows or the time is before 1970.
+fn since_epoch(units: u64, (resolution, offset_s): (u8, i64)) -> Option<u64> {
     let exponent = u32::from(resolution & 0x7F);
     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
     let per_second = base.checked_pow(exponent)?;
-    let ns = u128::from(units) * 1_000_000_000 / per_second;
-    u64::try_from(ns + u128::from(offset_s) * 1_000_000_000).ok()
+    // A product of 64 and 30 bits fits into 127 bits.
+    let ns = (u128::from(units) * 1_000_000_000 / per_second).cast_signed();
+    u64::try_from(ns + i128::from(offset_s) * 1_000_000_000).ok()
 }
 
 /// Refuses a link type other than Ethernet. `packets` is the number of packets read so far, which locates the error.
@@ -187,5 +188,25 @@ mod tests {
         // 5 s in microseconds, plus an offset of 2 s. The unit of 10^-100 s overflows.
         assert_eq!(since_epoch(5_000_000, (6, 2)), Some(7_000_000_000));
         assert_eq!(since_epoch(1, (100, 0)), None);
+    }
+
+    #[test]
+    fn negative_offsets_are_subtracted() {
+        assert_eq!(since_epoch(5_000_000, (6, -2)), Some(3_000_000_000));
+        assert_eq!(since_epoch(5_000_000, (6, -6)), None);
+    }
+
+    #[test]
+    fn truncated_packets_are_read() {
+        // A file in microseconds with a snapshot length of 20 bytes, and a packet of 60 bytes at 3 s.
+        let numbers = [0xA1B2_C3D4_u32, 0x0002_0004, 0, 0, 20, 1, 3, 0, 20, 60];
+        let mut file: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+        file.extend([7; 20]);
+        let mut frames = Vec::new();
+        let read = Format::Pcap.read(&file[..], |frame| {
+            frames.push((frame.bytes.len(), frame.len, frame.at_ns));
+            Ok(())
+        });
+        assert_eq!((read, frames), (Ok(()), vec![(20, 60, 3_000_000_000)]));
     }
 }

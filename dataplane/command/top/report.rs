@@ -349,9 +349,10 @@ impl Core {
         "pauses",
     ];
 
-    /// Returns the differences of the counters, and the current gauges. All are 0 without an earlier reading.
+    /// Returns the differences of the counters, and the current gauges. Without an earlier reading, the differences
+    /// are 0.
     fn of(before: Option<&CoreSnapshot>, now: &CoreSnapshot) -> Self {
-        let Some(before) = before else { return Self::default() };
+        let before = before.unwrap_or(now);
         let change =
             |value: &dyn Fn(&CoreSnapshot) -> u64| value(now).saturating_sub(value(before));
         let change_of = |counter: Counter| change(&|core| count(core, counter.name()));
@@ -495,10 +496,12 @@ pub mod tests {
 
     #[test]
     fn restarted_node_has_no_rates_yet() {
-        let [mut before, now] = readings();
+        let [mut before, mut now] = readings();
         before.0[0].snapshot.pid += 1;
+        now.0[0].snapshot.cores[1].counters.insert(Gauge::Held.name(), 5);
         let report = Report::between(&before, &now, 3);
-        assert_eq!(cells(&report.0[0].sections[0])[1], "1 0.0% 0.0% 0 0 0 0 0 0 0 0 0");
+        // A gauge, unlike a rate, needs no earlier reading.
+        assert_eq!(cells(&report.0[0].sections[0])[1], "1 0.0% 0.0% 0 0 0 0 0 0 5 0 0");
         let drops = &report.0[0].sections[2];
         assert!(drops.rows.iter().all(|row| row.cells[1] == "0"), "none is new");
     }

@@ -302,8 +302,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             Ok(sim::reference::report(quick, &only, &mut std::io::stdout().lock())?)
         }
         Command::Completions { shell } => {
-            let (mut command, mut out) = (Cli::command(), std::io::stdout().lock());
-            clap_complete::generate(shell, &mut command, "wedjat-testbed", &mut out);
+            // Writes to memory first, because `generate` panics if it cannot write.
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "wedjat-testbed", &mut text);
+            wedjat_pktgen::report::print_text(&text)?;
             Ok(true)
         }
         Command::Man { folder } => {

@@ -287,14 +287,12 @@ impl Run {
         figure: impl Fn(&Responses) -> f64,
         of_batch: impl Fn(&(f64, f64)) -> f64,
     ) -> Estimate {
-        let values: Vec<f64> = match &self.samples[..] {
+        let mut values: Vec<f64> = match &self.samples[..] {
             [sample] => sample.batches.iter().map(of_batch).collect(),
-            samples => samples
-                .iter()
-                .map(|sample| figure(&sample.responses))
-                .filter(|value| !value.is_nan())
-                .collect(),
+            samples => samples.iter().map(|sample| figure(&sample.responses)).collect(),
         };
+        // A batch or seed without an answered task has no mean.
+        values.retain(|value| !value.is_nan());
         Estimate { value: figure(&self.responses), half: ci95_half_width(&values) }
     }
 

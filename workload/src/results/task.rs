@@ -296,9 +296,12 @@ impl Row<'_> {
     /// Parses a time in nanoseconds; returns picoseconds.
     fn ps(&self, column: &str) -> Result<Option<u64>, String> {
         let Some(text) = self.field(column) else { return Ok(None) };
-        let ps = ps_of(text);
-        ps.map(Some)
-            .ok_or_else(|| field_error(column, text, "nanoseconds with up to three decimals"))
+        let ps = ps_of(text)
+            .ok_or_else(|| field_error(column, text, "nanoseconds with up to three decimals"))?;
+        if ps > PS_MAX {
+            return Err(field_error(column, text, "a time of at most 53 days"));
+        }
+        Ok(Some(ps))
     }
 
     /// Parses a flag, as this program or Python writes it.
@@ -316,7 +319,12 @@ impl Row<'_> {
     fn parse(&self, count: u64) -> Result<(usize, u64, RunDescription, Task), String> {
         const WHOLE: &str = "a whole number";
         let text = |column| self.field(column).unwrap_or_default().to_owned();
-        let number = |column| self.value::<f64>(column, "a number");
+        let number = |column| match self.value::<f64>(column, "a number")? {
+            Some(value) if !value.is_finite() => {
+                Err(field_error(column, &value.to_string(), "a finite number"))
+            }
+            value => Ok(value),
+        };
         let description = RunDescription {
             model: text("model"),
             policy: text("policy"),
@@ -351,6 +359,9 @@ impl Row<'_> {
         Ok((run, self.value("seed", WHOLE)?.unwrap_or_default(), description, task))
     }
 }
+
+/// Longest time of a log in picoseconds, 53 days. Sums of a due time and a response time fit into 64 bits.
+const PS_MAX: u64 = u64::MAX / 4;
 
 /// Returns the error message for a field.
 fn field_error(column: &str, text: &str, allowed: &str) -> String {
@@ -445,6 +456,7 @@ mod tests {
                 "scheduled_ns is `x`, but must be",
             ),
             ("1,2.1234,answered,1,a,1\n", Some(2), "three decimals"),
+            ("18446744073709551,1,answered,1,a,1\n", Some(2), "at most 53 days"),
             ("1,-2,answered,1,a,1\n", Some(2), "response_ns is `-2`"),
             ("1,,answered,1,a,1\n", Some(2), "response_ns is empty"),
             ("1,2,lost,1,a,1\n", Some(2), "response_ns is given"),
@@ -457,6 +469,9 @@ mod tests {
             let (at, reason) = read_rows(format!("{header}{rows}").as_bytes()).unwrap_err();
             assert!(at == line && reason.contains(part), "{at:?} {reason}: {rows}");
         }
+        let not_finite = &b"scheduled_ns,response_ns,status,load\n1,2,answered,NaN\n"[..];
+        let (_, reason) = read_rows(not_finite).unwrap_err();
+        assert!(reason.contains("load is `NaN`, but must be a finite number"), "{reason}");
         let (at, reason) = read_rows(&b"scheduled_ns,status\n1,lost\n"[..]).unwrap_err();
         assert!(at == Some(1) && reason.contains("no column response_ns"), "{reason}");
         let (_, reason) =
