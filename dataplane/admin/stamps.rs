@@ -3,6 +3,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Number of reads of both clocks for one conversion.
+const READS: usize = 8;
+
 /// Conversion from ticks to time since the Unix epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps {
@@ -14,9 +17,15 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Creates the conversion for a clock with `ticks` ticks now.
-    pub fn from_now(ticks: u64, ticks_hz: u64) -> Self {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    /// Creates the conversion for the current time of a clock.
+    pub fn from_now(clock: impl Fn() -> u64, ticks_hz: u64) -> Self {
+        // The system may stop the thread between two reads. Of several reads, the quickest has the smallest error.
+        let read = |_| {
+            let before = clock();
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            (clock().wrapping_sub(before), before, time)
+        };
+        let (_, ticks, time) = (0..READS).map(read).min().unwrap_or_default();
         Self::from(ticks, time, ticks_hz)
     }
 

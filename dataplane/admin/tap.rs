@@ -326,7 +326,7 @@ impl Taps {
             buffers: buffers.clone(),
             shared: Arc::default(),
             packets: spec.packets.unwrap_or(u64::MAX),
-            stamps: Stamps::from_now((points.clock)(), points.ticks_hz),
+            stamps: Stamps::from_now(&points.clock, points.ticks_hz),
         };
         let (shared, cpus) = (Arc::clone(&writer.shared), points.cpus.clone());
         let thread = std::thread::Builder::new().name("wedjat-tap".to_owned());
@@ -485,7 +485,7 @@ impl Taps {
             let explainer = Explainer::new(filter, count, Arc::clone(records));
             let _ = commands.push(TapOrder::explain(number, Some(explainer))); // checked above: there is room
         }
-        let stamps = Stamps::from_now((points.clock)(), points.ticks_hz);
+        let stamps = Stamps::from_now(&points.clock, points.ticks_hz);
         Ok(ExplainSession::new(
             records,
             points.ports.clone(),
