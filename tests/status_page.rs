@@ -27,7 +27,7 @@ use process::ChildProcess;
 use running::*;
 use timeouts::*;
 
-/// Numbers that change on a node without traffic.
+/// Counters and other numbers that change on a node even without traffic.
 const RESTLESS: [&str; 5] = ["empty_polls", "pauses", "stalls", "stalled_ticks", "stall_ticks"];
 /// Number of packets of an unknown EtherType in the leaf's traffic, which the leaf drops.
 const STRAYS: usize = 3;
@@ -40,7 +40,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Sends the bytes over a new connection, and returns everything that the listener answers.
+/// Sends the bytes over a new connection, and returns the whole answer.
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -75,7 +75,7 @@ struct LeafFixture {
 }
 
 impl LeafFixture {
-    /// Starts a leaf that receives 100 tasks, 3 replies and the strays once, or endlessly. `change` changes the text of
+    /// Starts a leaf that receives 100 tasks, 3 replies and the strays: endlessly, or once. `change` edits the text of
     /// its configuration.
     fn start(endless: bool, change: impl Fn(String) -> String) -> Self {
         let tasks = (0..100).map(|seq| task(Header::new_task(POOL, seq)));
@@ -140,7 +140,7 @@ fn status_equals_the_state_file() {
         let count = |state: &Value| state["cores"][0]["counters"][name].as_u64().unwrap();
         let range = count(&before)..=count(&after);
         let now = count(&status["state"]);
-        // A copy in the state file may be older than the status.
+        // No upper bound: the state file may hold an older copy of the counter than the status.
         assert!(now >= *range.start(), "{name}: {now} is not in {range:?}");
     }
     let members = status["members"][0].as_array().unwrap();
@@ -221,7 +221,7 @@ fn pages_are_read_only() {
         assert!(head.starts_with("HTTP/1.1 404 ") && head.contains(CSP), "{path}: {head}");
         assert!(!body.contains("root:"), "{path}: {body}");
     }
-    // Nothing in the files comes from elsewhere.
+    // The files load nothing from other hosts, and have no inline styles.
     for path in ["/", "/style.css", "/status.js"] {
         let (_, body) = ask(served.metrics, "GET", path);
         let body = body.replace("http://www.w3.org/2000/svg", ""); // a name, not a link
@@ -243,7 +243,7 @@ fn bad_requests_do_no_harm() {
         let answer = exchange(served.metrics, request);
         assert!(!answer.starts_with("HTTP/1.1 200"), "{}", &answer[..answer.len().min(200)]);
     }
-    // More connections than places: silent ones, half a request, and answers that are never read.
+    // More connections than the node has slots: silent clients, half a request, and a client that reads no answer.
     let request = "GET /status.json HTTP/1.1\r\nHost: node\r\n\r\n";
     let strangers: Vec<_> = ["", "GET /sta", request]
         .into_iter()
@@ -394,9 +394,9 @@ impl Page {
         Some(Self { html, console: console.collect() })
     }
 
-    /// Returns the document from the begin of the part with this name. The part's end is not cut off.
+    /// Returns the document from the start of the part with this name to the end of the document.
     fn part(&self, name: &str) -> &str {
-        // The part stands in a template, too, which comes after the nodes.
+        // The first match is the part of the first node. The page's template, which follows, has the part, too.
         let (_, part) = self.html.split_once(&format!("data-part=\"{name}\"")).unwrap();
         part
     }
@@ -577,7 +577,7 @@ fn hostile_text_does_not_run() {
     for part in ["ports", "pools", "drops"] {
         assert!(page.part(part).contains(&escaped), "{part}");
     }
-    // The policy stops scripts inside the page, and the console names it.
+    // The content security policy blocks inline scripts, and the browser's console names it.
     let address = proxy(served.metrics, |path, body| match path {
         "/" => Some(body.replace("</header>", "</header><script>document.title = 'ran'</script>")),
         _ => Some(body),

@@ -1,5 +1,5 @@
-//! A leaf under a service manager: its messages on the notification socket (protocol of sd_notify(3)), and the check of
-//! the units by systemd.
+//! A leaf under a service manager: its messages on the notification socket (protocol of sd_notify(3)). Also checks the
+//! systemd units in share/systemd.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +29,7 @@ fn leaf_reports_ready_alive_and_stopping() {
         String::from_utf8_lossy(&text[..len]).into_owned()
     };
     let mut leaf = home.leaf(&[]);
-    // The manager expects a sign of life every 300 ms.
+    // The manager expects a heartbeat at least every 300 ms.
     leaf.env("NOTIFY_SOCKET", home.path("manager")).env("WATCHDOG_USEC", "300000");
     let leaf = home.start(leaf);
     assert_eq!(receive(), "READY=1");
@@ -54,7 +54,7 @@ fn leaf_reports_ready_alive_and_stopping() {
 /// requires that it exists.
 // promise: running.1
 #[test]
-fn systemd_takes_the_units() {
+fn systemd_accepts_the_units() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("share/systemd");
     let folder = tempfile::tempdir().unwrap();
     let mut units = Vec::new();

@@ -65,7 +65,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
     leaf.ended_by("-TERM");
 }
 
-/// The option --stats names the file of the account, the leaf's report at its end.
+/// `--stats` names the file of the account: the leaf's packet ledger, which it writes at its end as JSON.
 // promise: input.3
 #[test]
 fn a_report_appears_whole_at_the_end() {
@@ -95,7 +95,7 @@ fn a_report_appears_whole_at_the_end() {
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// Mounts it. Returns `None` for any user except root.
+    /// Mounts the file system. Returns `None` if the mount fails, as for any user except root.
     fn mount() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
@@ -143,13 +143,13 @@ fn a_full_disk_leaves_the_previous_report() {
 // promise: running.1
 #[test]
 fn an_exit_leaves_no_hugepage_file() {
-    // 96 MiB.
+    // 48 hugepages of 2 MiB; EAL takes 64 MiB.
     let Some(pages) = Hugepages::reserve(48) else {
         println!("SKIPPED: this system gives no hugepages");
         return;
     };
     let files = || fs::read_dir(pages.folder()).unwrap().count();
-    // Adds arguments for EAL: 64 MiB of memory from the hugepages of `folder`.
+    // Adds arguments for EAL: 64 MiB of memory from the hugetlbfs in `folder`.
     let with_pages = |command: &mut Command, folder: &Path| {
         command.args(["--", "--no-pci", "-m", "64", "--huge-dir"]).arg(folder);
     };
@@ -167,7 +167,7 @@ fn an_exit_leaves_no_hugepage_file() {
         assert_eq!(files(), 0, "{more:?}");
         fs::remove_file(home.state()).unwrap();
     }
-    // Errors after the start of EAL, and errors of EAL itself.
+    // The leaf also removes the files when it fails, after the start of EAL or inside it.
     let text = fs::read_to_string(home.path("leaf.toml")).unwrap();
     fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_pcap0,rx_pcap=/nowhere,"))
         .unwrap();

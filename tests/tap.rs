@@ -62,7 +62,7 @@ struct Traffic {
     wanted: AtomicU64,
     /// Number of replies received by clients.
     answered: AtomicU64,
-    /// All packets of tasks and replies, by port.
+    /// Packets of tasks and replies that the leaf received or sent, by port: clients, workers.
     passed: [Mutex<Vec<Vec<u8>>>; 2],
 }
 
@@ -70,14 +70,14 @@ struct Traffic {
 struct Core {
     /// The leaf's core.
     leaf: Leaf<RingPort, FramePool>,
-    /// Far ends of its ports: clients, workers.
+    /// Test ends of its ports: clients, workers.
     far: Vec<RingPort>,
-    /// Number of the last task.
+    /// Sequence number of the last task.
     seq: u16,
 }
 
 impl Core {
-    /// Sends a frame to the leaf, and records a packet of a task or reply.
+    /// Sends a frame to the leaf. Records it in `traffic` unless it is ARP.
     fn send(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
         assert!(self.far[port].send(&frame), "the ring has room");
         if ether::ether_type(&frame) == ether::IPV4 {
@@ -178,7 +178,7 @@ impl Node {
         let now = move || began.elapsed().as_nanos() as u64;
         let (traffic, pause) = (Arc::clone(&self.traffic), Arc::clone(&self.pause));
         let stop = self.stop.clone().map(|stop| move || stop.load(Acquire));
-        let [cores_stop, watch_stops] = stop;
+        let [cores_stop, control_stop] = stop;
         self.threads.push(std::thread::spawn(move || {
             while !cores_stop() {
                 if !pause.load(Acquire) {
@@ -201,7 +201,7 @@ impl Node {
             let reader = Arc::new(|| Err("no file".to_owned()));
             let mut requests = Requests::new(control, table, reader).with_taps(points);
             made.send(requests.handle()).unwrap();
-            while !watch_stops() {
+            while !control_stop() {
                 requests.serve_for(Duration::from_millis(5), &Vec::new);
             }
         }));
@@ -218,14 +218,14 @@ impl Node {
         Connection::open(&Access::State(self.path("state"))).unwrap()
     }
 
-    /// Passes this number of tasks and waits until each is answered.
+    /// Sends this number of tasks through the leaf and waits until each is answered.
     fn pass(&self, tasks: u64) {
         let answered = self.traffic.answered.load(Acquire) + tasks;
         self.traffic.wanted.store(tasks, Release);
         wait_until("all tasks are answered", || self.traffic.answered.load(Acquire) >= answered);
     }
 
-    /// Takes all packets passed so far. Returns those of these ports, sorted.
+    /// Removes the recorded packets of all ports from `traffic`. Returns those of these ports, sorted.
     fn passed(&self, ports: &[usize]) -> Vec<Vec<u8>> {
         let all: Vec<_> = self
             .traffic
@@ -310,7 +310,7 @@ fn active_tap_records_all_packets() {
 
 // promise: control.3
 #[test]
-fn capture_starts_now_in_time_order() {
+fn capture_timestamps_are_current_and_ascending() {
     use pcap_file::pcap::PcapReader;
 
     let node = Node::start();
@@ -326,7 +326,7 @@ fn capture_starts_now_in_time_order() {
     let packets = std::iter::from_fn(|| reader.next_packet().map(|one| one.unwrap().timestamp));
     let stamps: Vec<_> = packets.collect();
     assert!(stamps.len() >= 1200 && stamps.is_sorted());
-    // The time of day may be set during the test, but rarely is.
+    // Tolerance for the conversion from the cores' ticks to wall-clock time. A step of the wall clock fails the test.
     let slack = Duration::from_millis(1);
     assert!(began <= stamps[0] + slack && *stamps.last().unwrap() <= ended + slack);
 }
@@ -373,7 +373,7 @@ fn tap_limits_port_length_and_count() {
 fn capture_ends_with_its_client() {
     let node = Node::start();
     let (mut connection, mut other) = (node.connect(), node.connect());
-    // A client that leaves during its capture, and one that leaves after all packets were written.
+    // The node removes the file of a client that leaves during its capture, or after the last packet.
     for packets in [None, Some(1)] {
         let file = node.path("left");
         let call = connection.capture(StartTapRequest { packets, ..into(&file) }).unwrap();
@@ -394,7 +394,7 @@ fn capture_ends_with_its_client() {
     node.pass(5);
     connection.stop_tap().unwrap();
     drop((call, connection));
-    // The node handles the end of the call before this request.
+    // Another tap gives the node time to handle the end of the call.
     other.start_tap(into(&node.path("next"))).unwrap();
     other.stop_tap().unwrap();
     assert!(file.exists());
@@ -402,14 +402,14 @@ fn capture_ends_with_its_client() {
 
 // promise: control.3
 #[test]
-fn own_capture_gives_way_to_a_client() {
+fn nodes_own_capture_yields_to_a_client() {
     let node = Node::start();
     let mut connection = node.connect();
     let (sender, receiver) = mpsc::channel();
     let spec = TapSpec { file: node.path("own"), owner: TapOwner::Node, ..TapSpec::default() };
     node.handle.as_ref().unwrap().capture(spec, move |session| _ = sender.send(session));
     let session = receiver.recv().unwrap().unwrap();
-    // Clients neither see nor end it.
+    // Clients neither see nor end the node's own capture, from which it chooses a policy.
     assert_eq!(connection.show().unwrap().tap, None);
     assert_eq!(connection.stop_tap().unwrap_err().to_string(), "no tap is on");
     assert!(node.path("own").exists());
@@ -543,7 +543,7 @@ fn the_command_begins_and_ends_a_tap() {
 
 // promise: input.1
 #[test]
-fn per_worker_counts_stay_with_the_pool() {
+fn pool_count_includes_removed_workers() {
     let node = Node::start();
     let mut connection = node.connect();
     node.pass(200);

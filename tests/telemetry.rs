@@ -1,4 +1,4 @@
-//! A leaf in DPDK's own telemetry, as shown by `dpdk-telemetry.py`.
+//! A leaf's data in DPDK's telemetry socket, read with DPDK's client `dpdk-telemetry.py`.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,8 +17,8 @@ use wedjat::state::counters::METRICS;
 use frames::POOL;
 use running::*;
 
-/// Returns the answers of the leaf with this process id to these commands, through DPDK's client. A command may have
-/// parameters behind commas; the answer has the command's name as its key.
+/// Sends commands to the leaf with this process id through DPDK's client. Returns the values of the answers in
+/// the same order. A command may have parameters after commas; the key of its answer is the name without them.
 fn ask(process: u32, commands: &[&str]) -> Vec<Value> {
     let mut client = Command::new("dpdk-telemetry.py");
     client.args(["-f", &format!("wedjat-{process}")]).stdin(Stdio::piped()).stdout(Stdio::piped());

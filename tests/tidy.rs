@@ -23,15 +23,16 @@ use wedjat::state::counters::{CounterKind, METRICS, Metric};
 
 use table::assert_table;
 
-/// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
+/// Maximum number of characters of a line. rustfmt keeps code narrower, but does not wrap strings and comments.
 const COLUMNS_MAX: usize = 150;
 
-/// Returns the project's folder.
+/// Returns the root folder of the repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the paths and texts of the project's files with this ending: those that git has or would take.
+/// Returns the paths (from the root) and texts of the files with this ending: tracked files, and new files that git
+/// does not ignore.
 fn files(ending: &str) -> Vec<(PathBuf, String)> {
     let listed = Command::new("git")
         .current_dir(root())
@@ -39,14 +40,14 @@ fn files(ending: &str) -> Vec<(PathBuf, String)> {
         .output();
     let names = match listed {
         Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
-        _ => walk(root()).join("\n"), // an archive without its repository
+        _ => walk(root()).join("\n"), // git failed: the sources are an unpacked archive
     };
     let read =
         |name: &str| Some((PathBuf::from(name), fs::read_to_string(root().join(name)).ok()?));
     names.lines().filter(|name| name.ends_with(ending)).filter_map(read).collect()
 }
 
-/// Returns the paths of all files below a folder, except those of builds and hidden folders.
+/// Returns the paths of all files below a folder, from the root. Does not enter hidden folders and `target`.
 fn walk(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -60,8 +61,8 @@ fn walk(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the lines for which `breaks` is true, with their places, of all files with this ending. `breaks` gets the
-/// path, the index of the line, and the line.
+/// Returns the lines that break a rule, each as "path:number: line", from all files with this ending. `breaks` gets
+/// the path, the line's index from 0, and the line.
 fn offences(ending: &str, breaks: impl Fn(&Path, usize, &str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files(ending) {
@@ -72,7 +73,7 @@ fn offences(ending: &str, breaks: impl Fn(&Path, usize, &str) -> bool) -> Vec<St
     found
 }
 
-/// Fails with all offences, if there are any.
+/// Panics with the rule and all offences, if there are any.
 fn assert_none(offences: &[String], rule: &str) {
     assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
 }
@@ -90,12 +91,13 @@ fn every_source_file_says_what_it_is_for() {
     assert_none(&silent, "files that do not open with a `//!` sentence");
 }
 
-/// Greatest permitted measures of a folder's comments, per thousand: comments that begin with a clause, subordinating
-/// words a sentence, sentences with three or more of them, and sentences with a phrase of `prose::ODD_PHRASES`.
+/// Maxima of `Prose::per_thousand` for a folder. Per thousand blocks: those that begin with a clause. Per thousand
+/// sentences: subordinating words, sentences with three or more of them, and sentences with an odd phrase.
 const PROSE_MAX: [usize; 4] = [10, 480, 15, 5];
-/// Comment blocks from which on a folder is measured by itself.
+/// Minimum number of comment blocks in a folder (without subfolders) for a check of its own. The sum of all files is
+/// always checked.
 const COMMENTS_MIN: usize = 150;
-/// Greatest number of words of a test's name.
+/// Maximum number of words of a test's name.
 const TEST_WORDS_MAX: usize = 8;
 
 // promise: sources.1
@@ -153,11 +155,11 @@ fn types_are_named_by_nouns() {
 // promise: sources.1
 #[test]
 fn nothing_is_left_undone_or_skipped() {
-    // Put together here, so that this file does not offend.
-    let words = ["todo", "unimplemented"].map(|word| format!("{word}!("));
-    let more = ["#[igno".to_owned() + "re", "FIX".to_owned() + "ME", "XX".to_owned() + "X"];
+    // Assembled from parts, so that this file contains none of them.
+    let stubs = ["todo", "unimplemented"].map(|word| format!("{word}!("));
+    let markers = ["#[igno".to_owned() + "re", "FIX".to_owned() + "ME", "XX".to_owned() + "X"];
     let offends = |_: &Path, _: usize, line: &str| {
-        words.iter().chain(&more).any(|word| line.contains(word.as_str()))
+        stubs.iter().chain(&markers).any(|word| line.contains(word.as_str()))
     };
     assert_none(&offences(".rs", offends), "stubs, reminders and skipped tests");
 }
@@ -165,7 +167,7 @@ fn nothing_is_left_undone_or_skipped() {
 // promise: sources.1
 #[test]
 fn lines_are_not_too_long() {
-    // Tables of documents and texts of `#[error(...)]` can't be broken.
+    // Rows of Markdown tables and texts of `#[error(...)]` cannot be wrapped.
     let long = |_: &Path, _: usize, line: &str| {
         line.chars().count() > COLUMNS_MAX && !line.contains("| ") && !line.contains("error(")
     };
@@ -195,12 +197,13 @@ fn unsafe_code_stays_where_it_is_allowed() {
         opted_in && !allowed.iter().any(|place| path.starts_with(place))
     };
     let mut found = offences(".rs", offends);
-    // Tests need it for a counting allocator, and for a socket option that the standard library lacks.
+    // Integration tests contain a counting allocator, and a socket option that the standard library lacks.
     found.retain(|line| !line.starts_with("tests/"));
     assert_none(&found, "files that allow unsafe code");
 }
 
-/// Folders of the crates' sources, and the prefix that replaces each folder in the names of its modules.
+/// Folders of the checked crates, and the prefix that replaces each folder in the names of its modules. `dataplane/`
+/// holds several crates, each in a folder.
 const CRATES: [(&str, &str); 9] = [
     ("dataplane/", ""),
     ("capi/src/", "capi/"),
@@ -213,7 +216,8 @@ const CRATES: [(&str, &str); 9] = [
     ("workload/src/", "workload/"),
 ];
 
-/// Returns the modules of the crates, named like "core/stage/network", with their code: no comments, no tests.
+/// Returns the code of each module of [`CRATES`], without comments and tests, by module. The name of a module is crate
+/// and path, as in "core/stage/network".
 fn modules() -> BTreeMap<String, String> {
     let mut modules = BTreeMap::new();
     for (path, text) in files(".rs") {
@@ -222,7 +226,7 @@ fn modules() -> BTreeMap<String, String> {
         let Some(file) = CRATES.into_iter().find_map(of_crate) else { continue };
         let name = file.trim_end_matches(".rs");
         let name = name.trim_end_matches("/mod").trim_end_matches("/lib");
-        // `assembly/roles` has only tests. `dataplane/lib.rs` and `main.rs` only join the modules below them.
+        // `assembly/roles` has only tests. `dataplane/lib.rs` and `main.rs` only re-export and call the crates below.
         let is_test = file.contains("tests") || file.starts_with("assembly/roles");
         if is_test || !file.contains('/') {
             continue;
@@ -234,8 +238,8 @@ fn modules() -> BTreeMap<String, String> {
     modules
 }
 
-/// Adds the paths that a tree of imports names, each after `prefix`. Returns the text behind the tree. For `a::{b,
-/// c::d}` these are `a::b` and `a::c::d`.
+/// Adds each path of the `use` tree at the start of `text` to `found`, after `prefix`: `a::b` and `a::c::d` for
+/// `a::{b, c::d}`. Returns the text behind the tree.
 fn branches<'a>(prefix: &str, text: &'a str, found: &mut Vec<String>) -> &'a str {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let end = text.find(|c| !is_path(c)).unwrap_or(text.len());
@@ -249,13 +253,13 @@ fn branches<'a>(prefix: &str, text: &'a str, found: &mut Vec<String>) -> &'a str
         rest = rest[1..].trim_start();
         if !rest.starts_with('}') {
             rest = branches(&path, rest, found);
-            rest = &rest[rest.find([',', '}']).unwrap_or(rest.len())..]; // behind `as NAME`
+            rest = &rest[rest.find([',', '}']).unwrap_or(rest.len())..]; // skips `as NAME`
         }
     }
     rest.strip_prefix('}').unwrap_or(rest)
 }
 
-/// Returns the names that a module imports, each with its path.
+/// Returns the imports at the top level of a module: the path of each imported name, by name.
 fn imports(code: &str) -> BTreeMap<String, String> {
     let mut paths = Vec::new();
     for (at, start) in code.match_indices("use ") {
@@ -269,15 +273,16 @@ fn imports(code: &str) -> BTreeMap<String, String> {
     paths.map(|path| (name(path), path.to_owned())).collect()
 }
 
-/// Converts a path in a module's code (with `crate::`, `super::` or `self::`) to one from the name of its crate on,
-/// such as "core/stage/network/Network".
+/// Converts a Rust path in a module's code to an absolute path: crate, modules and item, as in
+/// "core/stage/network/Network". Resolves `crate::`, `super::` and `self::`. Takes any other path as relative to the
+/// module.
 fn absolute(module: &str, path: &str) -> String {
     let names: Vec<_> = module.split('/').collect();
-    // `crate::` is the first name, the crate. Modules of `command` belong to the crate in `dataplane/`, without a name.
-    let root = usize::from(names[0] != "command");
+    // The first name is the crate. `command` is a folder of the `wedjat` crate, so its paths keep their first name.
+    let crate_names = usize::from(names[0] != "command");
     let ups = path.matches("super::").count();
     let from = match path.starts_with("crate::") {
-        true => &names[..root],
+        true => &names[..crate_names],
         false => &names[..names.len().saturating_sub(ups)],
     };
     let start = ["crate::", "super::", "self::"];
@@ -285,8 +290,8 @@ fn absolute(module: &str, path: &str) -> String {
     from.iter().copied().chain(path.split("::")).collect::<Vec<_>>().join("/")
 }
 
-/// Returns the module that an absolute path is in, and the rest of the path: the longest beginning of the path that
-/// is a module. `imported` has the imports of all modules, by module.
+/// Splits an absolute path into its module (the longest prefix that is a module) and the rest. `imported` has the
+/// imports of all modules, by module. Returns `None` if no prefix is a module.
 fn split_module<'a>(
     path: &'a str,
     imported: &BTreeMap<String, BTreeMap<String, String>>,
@@ -303,7 +308,7 @@ fn definer(item: &str, imported: &BTreeMap<String, BTreeMap<String, String>>) ->
     let (module, rest) = split_module(item, imported)?;
     let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
     let source = imported[module].get(name).map(|path| absolute(module, path));
-    // An item of another package seems to be in the module itself.
+    // A path of another package resolves to the importing module, because `absolute` takes it as relative.
     let is_elsewhere =
         |source: &String| split_module(source, imported).is_some_and(|(other, _)| other != module);
     match source.filter(is_elsewhere) {
@@ -312,7 +317,8 @@ fn definer(item: &str, imported: &BTreeMap<String, BTreeMap<String, String>>) ->
     }
 }
 
-/// Returns the modules that the module `name` uses by paths in its code, without its own children.
+/// Returns the modules that define the items of the `crate::` and `super::` paths in a module's code. Leaves out the
+/// module itself and its submodules.
 fn uses(
     name: &str,
     code: &str,
@@ -338,7 +344,7 @@ fn files_of_a_crate_form_no_circles() {
     let imported = modules.iter().map(|(name, code)| (name.clone(), imports(code))).collect();
     let mut used: BTreeMap<_, _> =
         modules.iter().map(|(name, code)| (name.clone(), uses(name, code, &imported))).collect();
-    // Removes modules that use no remaining one, until none is removed. Such a module is in no circle.
+    // A module that uses no remaining module is in no cycle. Removes such modules until none is left to remove.
     loop {
         let left: BTreeSet<_> = used.keys().cloned().collect();
         used.retain(|_, others| {
@@ -352,7 +358,8 @@ fn files_of_a_crate_form_no_circles() {
     assert!(used.is_empty(), "circles between files, or users of such: {used:#?}");
 }
 
-/// Returns the packages that a build of `package` with these arguments of cargo needs, each with its version.
+/// Returns name and version of each package that a build of `package` with these arguments of cargo links: normal
+/// dependencies, and `package` itself.
 fn versions(package: &str, arguments: &[&str]) -> BTreeSet<(String, String)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -371,7 +378,7 @@ fn versions(package: &str, arguments: &[&str]) -> BTreeSet<(String, String)> {
     text.lines().filter_map(name_and_version).collect()
 }
 
-/// Returns the names of the packages that such a build needs.
+/// Returns the names of the packages of [`versions`].
 fn packages(package: &str, arguments: &[&str]) -> BTreeSet<String> {
     versions(package, arguments).into_iter().map(|(name, _)| name).collect()
 }
@@ -413,8 +420,8 @@ fn quoted(text: &str) -> Vec<String> {
     prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Returns the fault of a quote of the form `a/b.rs` or `a/b.rs::name`, if the file or the function in it does not
-/// exist.
+/// Checks a quote of the form `a/b.rs` or `a/b.rs::name`. Returns a fault if the file or the function in it does not
+/// exist, and `None` for a quote of another form. Looks below the root, `dataplane/` and `dataplane/core/`.
 fn missing(quote: &str) -> Option<String> {
     let (path, item) =
         quote.split_once("::").map_or((quote, None), |(path, item)| (path, Some(item)));
@@ -475,7 +482,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns the links of a document to files and headings.
+/// Returns the targets of a document's links, without URLs: files, headings (`#anchor`), or both.
 fn links(text: &str) -> Vec<&str> {
     let inline = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let named = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
@@ -513,7 +520,7 @@ fn summary_lists_every_page() {
         links(&summary).iter().map(|link| root().join("docs").join(link)).collect();
     let listed: BTreeSet<_> = listed.iter().map(|path| path.canonicalize().unwrap()).collect();
     let of_users = |path: &Path| {
-        path.starts_with("docs") || path.parent() == Some(Path::new("")) // pages, README and its like
+        path.starts_with("docs") || path.parent() == Some(Path::new("")) // e.g. README.md at the root
     };
     let silent: Vec<_> = files(".md")
         .into_iter()
@@ -535,12 +542,12 @@ fn book(out: &Path, path: &OsStr) -> Output {
 fn book_has_every_page() {
     let folder = tempfile::tempdir().unwrap();
     let path = std::env::var_os("PATH").unwrap();
-    let without = std::env::split_paths(&path).filter(|place| !place.join("mdbook").exists());
-    let without = std::env::join_paths(without).unwrap();
-    let refused = book(folder.path(), &without);
+    let folders = std::env::split_paths(&path).filter(|place| !place.join("mdbook").exists());
+    let path_without_mdbook = std::env::join_paths(folders).unwrap();
+    let refused = book(folder.path(), &path_without_mdbook);
     let reason = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && reason.contains("cargo install mdbook"), "{reason}");
-    if without == path {
+    if path_without_mdbook == path {
         let _ =
             writeln!(std::io::stderr(), "SKIPPED: the book needs mdbook (cargo install mdbook)");
         return;
@@ -627,7 +634,7 @@ fn documented_counters_and_drop_reasons_match_the_code() {
     assert_table_of_json_keys();
 }
 
-/// Greatest permitted sizes in bytes of documents that people read as a whole.
+/// Maximum sizes in bytes of the documents that people read from start to end.
 const DOCUMENTS_MAX: [(&str, usize); 2] =
     [("SPECIFICATION.md", 12 * 1024), ("ARCHITECTURE.md", 14 * 1024)];
 
@@ -647,7 +654,7 @@ fn documented_promises_are_shown_by_tests() {
     let ids: BTreeSet<_> = promises.iter().map(|promise| promise.id.as_str()).collect();
     assert!(ids.len() >= 40 && ids.len() == promises.len(), "every promise has its id: {ids:?}");
 
-    // `shown`: names of tests by promise and file.
+    // `shown`: names of tests, by promise and file. `faults`: marks without a test or without a promise.
     let (mut shown, mut faults) = (BTreeMap::<_, BTreeMap<_, Vec<_>>>::new(), Vec::new());
     for (path, text) in files(".rs") {
         let path = path.display().to_string();
@@ -677,6 +684,7 @@ fn documented_promises_are_shown_by_tests() {
         let mut files: Vec<_> = files.into_iter().collect();
         files.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
         let count = files.iter().map(|(_, names)| names.len()).sum::<usize>();
+        // The example is a test of the file with the most tests. The name `main` of a test program says nothing.
         let mut names = files.iter().flat_map(|(_, names)| names.first());
         let name = names.find(|name| *name != "main").map(|name| format!("`{name}`"));
         format!("| {} | {count} | {} |\n", promise.id, name.unwrap_or_default())
@@ -685,7 +693,8 @@ fn documented_promises_are_shown_by_tests() {
     assert_table("docs/reference/promises.md", "", head, rows);
 }
 
-/// Returns the public fields of a struct of the sources: their serialized names and their comments.
+/// Returns names and comments of the public fields of a struct in a source file, except skipped and flattened ones.
+/// The names are the JSON keys, unless serde renames them.
 fn fields(path: &str, name: &str) -> Vec<(String, String)> {
     let source = fs::read_to_string(root().join(path)).unwrap();
     let start =
@@ -709,7 +718,8 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Reports as JSON besides counters and drop reasons: name, file and struct.
+/// Structs whose fields are keys of JSON reports: place in the reports, source file, and name. The keys of counters
+/// and drop reasons have tables of their own.
 const REPORTED: [(&str, &str, &str); 17] = [
     ("account", "dataplane/core/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/core/stats.rs", "PortStats"),
@@ -730,12 +740,12 @@ const REPORTED: [(&str, &str, &str); 17] = [
     ("status, `controller`", "dataplane/admin/follow.rs", "ControllerLink"),
 ];
 
-/// Compares the second table of docs/reference/counters.md with [`REPORTED`].
+/// Compares the table of JSON keys in docs/reference/counters.md with the fields of [`REPORTED`].
 fn assert_table_of_json_keys() {
     let rows = REPORTED.iter().flat_map(|(place, path, name)| {
         let fields = fields(path, name);
         assert!(!fields.is_empty(), "{name}");
-        // The place stands in the first row of its keys.
+        // Only the first row of a struct shows the place.
         let places = std::iter::once(format!(" {place}")).chain(std::iter::repeat(String::new()));
         let rows = fields.into_iter().zip(places);
         rows.map(|((key, text), place)| format!("| `{key}` |{place} | {text} |\n"))
@@ -801,7 +811,7 @@ fn every_account_and_state_key_is_documented() {
     );
 }
 
-/// Tables of keys: document, heading above the table, parts of the table of keys.
+/// Tables of configuration keys: page of docs/reference, heading above the table, and the lists of keys in the table.
 const KEY_TABLES: [(&str, &str, &[&[Key]]); 17] = [
     ("configuration", "\n## `[leaf]`", &[keys::NODE, keys::COMMON, keys::LEAF]),
     ("configuration", "\n## `[[port]]`", &[keys::PORT, keys::NODE_PORT]),
@@ -840,12 +850,13 @@ fn documented_keys_match_the_code() {
     assert_none(&silent, "sections with keys that no page of docs/reference has");
 }
 
-/// Keys that one place uses, each with the file of its checked field. The words occur nowhere else.
+/// Sample keys of the configuration. Each has one use, and a name that no other code contains. Second: the file of
+/// dataplane/desired/config with the validated field.
 const SINGLE_USE_KEYS: [(&str, &str); 2] =
     [("connection_timeout_ms", "leaf.rs"), ("lease_s", "controller.rs")];
 
-/// A new key of the configuration must not spread over the sources: its name occurs in the table of keys, in the
-/// checked configuration, and at its use.
+/// A new key of the configuration must change few files. Its name occurs in the table of keys, in the validated
+/// configuration, and at its use.
 #[test]
 fn a_key_costs_three_files() {
     let is_test = |path: &Path, line: &str| {
@@ -872,10 +883,10 @@ fn a_key_costs_three_files() {
     }
 }
 
-/// Names of live changes, as values and as text.
+/// Sample properties that can change at run time: variant of `Change`, and its verb in text.
 const LIVE_CHANGES: [[&str; 2]; 1] = [["SetSpeed", "set-speed"]];
 
-/// A property that can change at run time must not spread over the sources either.
+/// A new property that can change at run time must change few files, too.
 #[test]
 fn a_live_property_costs_five_files() {
     let is_tests = |path: &Path| {
@@ -894,7 +905,7 @@ fn a_live_property_costs_five_files() {
     }
 }
 
-/// Prefixes of the paths of code that is built in several variants.
+/// Prefixes of the paths of the crates' code, for the count of conditions on cargo features.
 const VARIANTS: [&str; 9] = [
     "dataplane/",
     "testbed/src/",
@@ -907,7 +918,7 @@ const VARIANTS: [&str; 9] = [
     "workload/",
 ];
 
-/// Counts the lines with a condition on a cargo feature: each variant of the code needs tests of its own.
+/// Limits the lines with a condition on a cargo feature, because each variant of the code needs tests of its own.
 #[test]
 fn few_lines_depend_on_a_feature() {
     let code = files(".rs").into_iter();
@@ -928,6 +939,7 @@ fn few_lines_depend_on_a_feature() {
 fn every_controller_command_is_documented() {
     let text = fs::read_to_string(root().join("docs/reference/controller.md")).unwrap();
     let source = fs::read_to_string(root().join("dataplane/fabric/command.rs")).unwrap();
+    // The comment of each variant of `Command` begins with its text form.
     let verbs =
         source.lines().filter_map(|line| line.trim().strip_prefix("/// `")?.split_once(' '));
     let verbs: Vec<_> = verbs.map(|(verb, _)| verb).collect();
@@ -939,7 +951,7 @@ fn every_controller_command_is_documented() {
     );
 }
 
-/// Errors of the operating system that messages carry.
+/// Error texts of the operating system that messages contain. They need not occur in the sources.
 const SYSTEM_ERRORS: [&str; 3] =
     ["Permission denied", "Operation not permitted", "No space left on device"];
 
@@ -949,7 +961,7 @@ fn troubleshooting_names_messages_of_the_code() {
     let page = fs::read_to_string(root().join("docs/howto/troubleshoot.md")).unwrap();
     let is_test = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
     let sources = files(".rs").into_iter().filter(|(path, _)| !is_test(path));
-    // A string may continue on the next line.
+    // Joins strings that continue on the next line after a backslash.
     let code: String = sources
         .flat_map(|(_, text)| {
             text.split("\\\n").map(|part| part.trim_start().to_owned()).collect::<Vec<_>>()
@@ -968,7 +980,7 @@ fn troubleshooting_names_messages_of_the_code() {
 // promise: control.2
 #[test]
 fn every_expert_file_key_is_documented() {
-    // The file of experts configures the chooser and the guard of `wedjat cosched`.
+    // The expert file has a key for each field of the structs of the chooser (`Settings`) and of the guard.
     let text = fs::read_to_string(root().join("docs/howto/run-batch-jobs.md")).unwrap();
     let mut keys = Vec::new();
     for (file, type_name) in [("settings", "Settings"), ("guard", "GuardSettings")] {
@@ -998,7 +1010,7 @@ fn dashboard_shows_existing_metrics() {
     }
 }
 
-/// Returns the names of metrics in a text. Panics if one of them is no metric of a node.
+/// Returns the names of metrics (`wedjat_...`) in a text. Panics if a node does not export one of them.
 fn assert_metrics_exist(text: &str) -> BTreeSet<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let named = text.match_indices("wedjat_").map(|(at, _)| {
@@ -1059,7 +1071,8 @@ fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.servers.iter().map(|server| server.workers.len()).sum::<usize>(), 32);
-    // Sum of the servers' speeds, by default 1 each. At a spine a leaf is a server with its number of workers as speed.
+    // Sum of the servers' speeds, by default 1 each. A spine's servers are its leaves. The speed of a leaf is its
+    // number of workers.
     let racks = [("examples/spine.toml", 48.0), ("examples/rack.toml", 2.0)];
     for (file, speeds) in racks.into_iter().chain([("examples/agent-leaf.toml", 1.0)]) {
         let path = root().join(file);

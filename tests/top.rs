@@ -1,5 +1,5 @@
-//! `wedjat top` beside a running leaf: printed once, on a terminal, and without the name of a node. The command reads
-//! the leaf's state file, and shows rates between two snapshots.
+//! `wedjat top` beside a running leaf: one printed page, the screen on a terminal, and all ways to name the node. The
+//! command reads the leaf's state file, and shows rates between two snapshots.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use running::*;
 use timeouts::*;
 
-/// Returns the output of a command that succeeded.
+/// Returns the standard output of a command. Panics if the command failed.
 fn output(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -37,7 +37,7 @@ fn running_leaf_is_shown() {
     let after = |text: &str, word: &str| {
         text.lines().skip_while(|line| !line.starts_with(word)).nth(1).unwrap().to_owned()
     };
-    // Returns the row of the core: 1 busy, 3 rx/s, 4 tx/s, 5 tasks/s, 8 dropped.
+    // Returns the cells of the core's row. Indices: 1 busy (%), 3 rx/s, 4 tx/s, 5 tasks/s, 8 dropped.
     let numbers = |text: &str| -> Vec<f64> {
         let core = after(text, "core");
         core.split_whitespace().map(|cell| cell.trim_end_matches('%').parse().unwrap()).collect()
@@ -77,7 +77,7 @@ fn drawn_on_a_terminal(state: &Path) {
     if Command::new("script").arg("--version").output().is_err() {
         let _ = writeln!(
             std::io::stderr(),
-            "SKIPPED: the screen needs the feature top and the program script"
+            "SKIPPED: the screen needs the feature cli and the program script"
         );
         return;
     }

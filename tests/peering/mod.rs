@@ -137,8 +137,6 @@ struct Switch {
     open: BTreeMap<u16, usize>,
     /// Number of tasks answered by each node.
     answered: [u64; NODES],
-    /// Number of tasks passed between nodes.
-    passed: u64,
     family: Family,
 }
 
@@ -147,7 +145,7 @@ impl Switch {
     fn open(home: &Home) -> Self {
         let wires = Wires::open((0..NODES).map(|node| format!("{}-{node}", home.name)));
         let (open, answered) = (BTreeMap::new(), [0; NODES]);
-        Self { wires, open, answered, passed: 0, family: home.family }
+        Self { wires, open, answered, family: home.family }
     }
 
     /// Forwards the frames received from all nodes, and records replies to the client.
@@ -186,7 +184,6 @@ impl Switch {
             if header.code == Code::PassedTask {
                 let node = (0..NODES).find(|&node| mac(node) == to).unwrap();
                 assert!(self.open.insert(header.seq, node).is_some());
-                self.passed += 1;
             }
         }
         // Broadcasts and multicasts go to all other nodes.

@@ -1,9 +1,9 @@
 //! Two spines and two leaves as processes over memif (DPDK's network device in shared memory), and the switch between
 //! them, their clients and their workers. The test process is the switch, the client and the workers.
 //!
-//! A client sends a task to the service address of its pool, which a spine has. The spine forwards it to a leaf, and
-//! the leaf to a worker. The worker's reply goes through the leaf straight to the client. Frames are translated to
-//! IPv4 on arrival, so that one code handles both families.
+//! A client sends a task to the service address of its pool, which one of the spines holds. The spine forwards it to a
+//! leaf, and the leaf to a worker. The worker's reply goes through the leaf straight to the client. The switch
+//! translates frames to IPv4 on arrival, so that the same code handles both families.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
@@ -43,21 +43,21 @@ pub const SPINE_MACS: [[Mac; 2]; 2] = [
 ];
 /// Largest number of outstanding tasks of the client.
 pub const WINDOW: usize = 16;
-/// Indices in [`ENDS`] of the leaves.
+/// Indices in [`ENDS`] of the leaves' devices.
 pub const UP: [usize; 2] = [0, 1];
 /// Indices in [`ENDS`] of the spines' devices towards clients.
 pub const CLIENTS: [usize; 2] = [2, 4];
 /// Indices in [`ENDS`] of the spines' devices towards leaves.
 pub const DOWN: [usize; 2] = [3, 5];
-/// Names of the switch's devices in their sockets. The spines have the ids 90 and 91.
+/// Wires of the switch: the ends of their sockets' names. The spines have the ids 90 and 91.
 pub const ENDS: [&str; 6] = ["leaf1", "leaf2", "clients90", "leaves90", "clients91", "leaves91"];
 
-/// Returns the MAC address of a leaf, the first of which is 0.
+/// Returns the MAC address of a leaf, by index in [`LEAVES`].
 pub fn leaf_mac(leaf: usize) -> Mac {
     Mac([2, 0, 0, 0, 3, 11 + leaf as u8])
 }
 
-/// Returns the MAC address of the server behind a leaf.
+/// Returns the MAC address of the server behind a leaf, by index in [`SERVERS`].
 pub fn server_mac(leaf: usize) -> Mac {
     Mac([2, 0, 0, 0, 4, 11 + leaf as u8])
 }
@@ -105,7 +105,7 @@ impl Home {
         home
     }
 
-    /// Returns the device number `at` of a node, at one end of a wire to the switch.
+    /// Returns the DPDK device string of a node's memif device with number `at`. `end` is its wire, one of [`ENDS`].
     pub fn device(&self, at: usize, end: &str) -> String {
         format!("net_memif{at},role=server,id=0,socket=@{}-{end}", self.name)
     }
@@ -211,7 +211,7 @@ pub struct Switch {
     pub wires: Wires,
     /// Answered tasks, each with its leaf.
     pub answered: BTreeMap<u16, usize>,
-    /// Number of signals forwarded to spines.
+    /// Number of the leaves' signals forwarded to spines.
     pub signals: usize,
     /// Index of the spine that announced the service address last. The client sends its tasks there.
     pub serving: usize,

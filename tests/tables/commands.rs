@@ -15,7 +15,7 @@ pub enum Detail {
     Needed,
 }
 
-/// Minimum number of options for a row of their own, if the same two or more commands share them.
+/// Minimum number of options, shared by the same two or more commands, that get a row of their own.
 const SHARED_MIN: usize = 4;
 
 /// Compares the table below a heading of docs/reference/commands.md with the commands of a program. With
@@ -27,8 +27,9 @@ pub fn assert_documented(heading: &str, program: &Command, detail: Detail) {
     table::assert_table(document, heading, "| command | purpose |", rows.into_iter());
 }
 
-/// Adds a row for each command below `parent`, whose names are `path`. A group of commands without options has no row.
-/// Options that at least [`SHARED_MIN`] share the same commands get one row before them.
+/// Adds a row for each command below `parent`. `path` is the prefix of their names: the command groups above them. A
+/// group without arguments of its own has no row.
+/// At least [`SHARED_MIN`] options of the same group of commands get one common row, before the rows of the commands.
 fn add_rows(parent: &Command, path: &str, detail: Detail, rows: &mut Vec<String>) {
     let is_shown =
         |command: &&Command| !command.is_hide_set() && command.get_name() != "completions";
@@ -79,7 +80,7 @@ fn options(command: &Command, detail: Detail) -> Vec<String> {
     needed.into_iter().map(option).chain(rest).collect()
 }
 
-/// Returns an option with the name of its value, or with X if that repeats the option.
+/// Returns an option with the name of its value, or with X if that name repeats the option's name.
 fn option(arg: &Arg) -> String {
     let name = arg.get_long().unwrap_or_default();
     match value(arg) {
@@ -89,7 +90,7 @@ fn option(arg: &Arg) -> String {
     }
 }
 
-/// Returns the name of a positional argument.
+/// Returns the name of a positional argument: in brackets if optional, after `--` if only valid there.
 fn positional(arg: &Arg) -> String {
     let name = match arg.is_last_set() {
         true => format!("-- {}", value(arg)),
@@ -104,7 +105,7 @@ fn value(arg: &Arg) -> String {
     names.unwrap_or_else(|| arg.get_id().as_str().to_uppercase()).replace('|', "\\|")
 }
 
-/// Returns the first statement of a purpose, up to one of the marks below.
+/// Returns the first statement of a command's purpose. It ends at the first of the marks below.
 fn summary(purpose: &str) -> &str {
     let ends = [". ", "; ", ": ", ", and ", ", which ", " until "];
     let end = ends.iter().filter_map(|mark| purpose.find(mark)).min();

@@ -1,14 +1,15 @@
-//! Comparison of a document's table with rows from the code. Tests use it for tables of all items of a kind, such as
-//! commands. The documents thus stay complete.
+//! Comparison of a document's table with rows from the code. Tests use it for complete lists, such as all commands or
+//! all drop reasons. A test fails if the document and the code differ.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
 use std::path::Path;
 
-/// Compares the first table with this head below a heading with these rows. The table ends at an empty line or with the
-/// document. With WRITE_TABLES=1 in the environment, writes the rows instead.
+/// Compares a table of a document with these rows. The table is the first one below `heading` with the header row
+/// `head`. It ends at an empty line or with the document. If WRITE_TABLES is set in the environment, writes the rows
+/// instead.
 pub fn assert_table(document: &str, heading: &str, head: &str, rows: impl Iterator<Item = String>) {
-    // Crates in a folder of the project share its documents.
+    // All crates of the workspace share the documents, which may thus be in a folder above the crate.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = package.ancestors().map(|folder| folder.join(document)).find(|path| path.exists());
     let path = path.unwrap_or_else(|| panic!("{document} is missing"));

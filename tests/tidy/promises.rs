@@ -1,17 +1,17 @@
-//! Promises of SPECIFICATION.md, and marks: the lines above tests that name the promises they show. tests/tidy.rs
-//! checks that each promise has a test.
+//! Parsers for the promises of SPECIFICATION.md and for marks. A mark is a line above a test with the ids of the
+//! promises that the test shows. tests/tidy.rs checks that each promise has a test or a `make` target.
 
 use super::prose;
 
 /// Beginning of a mark. The ids follow, with commas between them.
 pub const MARK: &str = "// promise: ";
 
-/// Item of the specification.
+/// A promise: a list item of the specification with an id.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Promise {
     /// Group and number, as in "packets.1".
     pub id: String,
-    /// Its sentences, on one line.
+    /// Text behind the id, on one line.
     pub text: String,
 }
 
@@ -38,15 +38,18 @@ pub fn promises(specification: &str) -> Vec<Promise> {
     found
 }
 
-/// Returns the tests of a source file that have a mark, or an error with the first mark that stands above no test.
-/// A test without a harness is its `main`.
+/// Returns the tests of a source file that have a mark. A marked `main` counts as a test: it is the test of a program
+/// without a harness.
+///
+/// # Errors
+/// Line number and text of the first mark without a test below it.
 pub fn marked_tests(source: &str) -> Result<Vec<MarkedTest>, String> {
     let lines: Vec<_> = source.lines().map(str::trim).collect();
     let mut found = Vec::new();
     for (at, mark) in lines.iter().enumerate() {
         let Some(ids) = mark.strip_prefix(MARK) else { continue };
         let below = lines[at + 1..].iter();
-        // Lines between the mark and the function's line, up to an empty line or another mark.
+        // Lines between the mark and the function's line. An empty line or another mark ends them.
         let attributes =
             below.clone().take_while(|line| !line.is_empty() && !line.starts_with(MARK));
         let attributes: Vec<_> =

@@ -1,9 +1,9 @@
-//! Measures of the English in comments and names.
+//! Measures of the English in comments, and extraction of the names of tests and types.
 //!
 //! A comment block is a run of comment lines of one file. Four numbers describe a folder. The first is the share of
 //! blocks with a clause at the start. The second is the number of subordinating words a sentence. The third is the
 //! share of sentences with three or more of them, and the last the share of sentences with an odd phrase. The limits
-//! are in tests/tidy.rs. A bad comment can meet them, too: they are a floor.
+//! are in tests/tidy.rs. They are necessary, not sufficient: a bad comment can meet them, too.
 
 use super::promises;
 
@@ -40,7 +40,7 @@ const SUBORDINATING: [&str; 23] = [
     "whichever",
 ];
 
-/// Phrases that no engineer of the field would search for.
+/// Odd phrases: vague or archaic words that no engineer of the field would search for.
 const ODD_PHRASES: [&str; 45] = [
     "whoever",
     "whomever",
@@ -282,10 +282,12 @@ impl Prose {
     }
 }
 
-/// Returns the comment blocks of a source file, each as one line of text. Code in fences, headings, tables and marks
-/// of promises do not count.
+/// Returns the comment blocks of a source file, each as one line of text. Reads only comments on lines of their own:
+/// those that begin with `//`, and those in `/* */` of C. Leaves out fenced code, headings, tables and marks of
+/// promises.
 fn comment_blocks(source: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_fenced) = (Vec::new(), String::new(), false);
+    let mut is_in_c = false;
     let mut end = |block: &mut String| {
         if !block.is_empty() {
             blocks.push(std::mem::take(block));
@@ -296,6 +298,7 @@ fn comment_blocks(source: &str) -> Vec<String> {
             continue;
         }
         let text = ["///", "//!", "//"].iter().find_map(|marker| line.strip_prefix(marker));
+        let text = text.or_else(|| c_comment(line, &mut is_in_c));
         let Some(text) = text.map(str::trim) else {
             is_fenced = false;
             end(&mut block);
@@ -315,6 +318,19 @@ fn comment_blocks(source: &str) -> Vec<String> {
     }
     end(&mut block);
     blocks
+}
+
+/// Returns the text of a line in a comment of C, without its marks; `None` for other lines. `is_in_c` is true if the
+/// comment began on an earlier line.
+fn c_comment<'a>(line: &'a str, is_in_c: &mut bool) -> Option<&'a str> {
+    let text = match line.strip_prefix("/*") {
+        Some(text) => text,
+        None if *is_in_c => line,
+        None => return None,
+    };
+    let (text, has_end) = text.split_once("*/").map_or((text, false), |(text, _)| (text, true));
+    *is_in_c = !has_end;
+    Some(text.trim_start_matches('*'))
 }
 
 /// Returns the sentences of a block with three words or more; code in backquotes counts as one word. A sentence also
@@ -351,7 +367,8 @@ pub fn is_test_attribute(line: &str) -> bool {
     line.starts_with("#[test]") || line.starts_with("#[tokio::test")
 }
 
-/// Returns the name of the function that a line begins.
+/// Returns the name of the function that a line begins, if the line starts with `fn` or `async fn`. Test functions do:
+/// they have no `pub`.
 pub fn function_name(line: &str) -> Option<&str> {
     line.trim_start_matches("async ").strip_prefix("fn ")?.split(['(', '<']).next()
 }
@@ -402,7 +419,8 @@ mod tests {
         let source = "/// What a core tells the others, as it is told.\nfn a() {}\n/// Returns the load of a worker.\n\
             fn b() {}\n// The task waits: it goes when the worker that has it, which is slow, is there.\n";
         let prose = Prose::of(source);
-        // Two subordinating words in the first comment, which also has odd phrases. The last sentence has three.
+        // Subordinating words: "what" and "as" in the first comment, and three in the last sentence. Odd phrases:
+        // only in the first comment.
         let expected = Prose {
             blocks: 3,
             clause_starts: 1,
@@ -413,6 +431,12 @@ mod tests {
         };
         assert_eq!(prose, expected);
         assert_eq!(prose.per_thousand(), [333, 1250, 250, 250]);
+    }
+
+    #[test]
+    fn comments_of_c_are_read() {
+        let source = "/* Returns the sum.\n * What is it? */\nint a; /* what, who, whose */\n/** Adds two. */\n";
+        assert_eq!(comment_blocks(source), ["Returns the sum. What is it?", "Adds two."]);
     }
 
     #[test]

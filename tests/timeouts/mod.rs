@@ -8,8 +8,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// Lifetime of a node under test. Only nodes of failing tests reach it; all others are stopped.
 pub const LIFETIME: &str = "3600s";
 
-/// Waits until `condition` returns true. Panics after [`TIMEOUT`], with the text `what`. The pause after each call is as
-/// long as the call. A condition that runs a command thus leaves CPU time to the processes under test.
+/// Waits until `condition` returns true. Panics after [`TIMEOUT`], with the text `what`. The pause after each call is
+/// as long as the call, and at least 5 ms. A slow condition thus leaves CPU time to the processes under test.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     loop {

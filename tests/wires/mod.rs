@@ -15,7 +15,7 @@ pub struct Wires {
     ports: Vec<QueuePort>,
     /// Buffers of this process.
     pool: MbufPool,
-    /// Wires whose far end has died. Frames to them are discarded.
+    /// Wires whose node has died, marked by the test. Frames to them are discarded.
     pub dead: Vec<usize>,
     /// Keeps the devices open.
     _devices: Vec<Device>,
