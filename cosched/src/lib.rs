@@ -14,7 +14,6 @@
 //! Time, observations and random numbers are arguments of both layers: they read no clock, counter or file on
 //! their own. Below them is the [`mechanism`]: cgroups that hold a batch, start and end of its processes, and
 //! the ways to give it a share.
-#![deny(unsafe_code)]
 
 mod chooser;
 pub mod cluster;

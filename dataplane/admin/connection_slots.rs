@@ -66,7 +66,7 @@ struct SourceCounts {
 #[derive(Debug)]
 struct Connection {
     source: ConnectionSource,
-    /// True after its first request, which follows the handshake and the check of the certificate.
+    /// True after its first request. With TLS, the handshake and the check of the certificate come before it.
     had_request: bool,
     /// Number of open requests.
     calls: usize,
@@ -151,7 +151,8 @@ impl ConnectionSlots {
         Some(ConnectionSlot { handle, ended })
     }
 
-    /// Ends one idle connection to free its file descriptor. Returns false if there is none.
+    /// Ends one idle connection. Called if the process has no file descriptor for a new one. Returns false if none is
+    /// idle.
     pub fn evict(&self) -> bool {
         self.registry().evict(|_| true)
     }
@@ -260,7 +261,7 @@ mod tests {
         let mut operator = slots.admit(host(9)).unwrap();
         drop(operator.handle().call());
         let mut idle: Vec<_> = (1..SLOTS).map(|_| slots.admit(host(1)).unwrap()).collect();
-        // For each new connection, the source with the most connections loses one: not the operator, but itself.
+        // Each new connection evicts one of its own source, which has the most connections, and never the operator's.
         for _ in 0..20 {
             idle.push(slots.admit(host(1)).unwrap());
         }

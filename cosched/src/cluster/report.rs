@@ -14,7 +14,7 @@ use super::{Arm, Workflow};
 /// CPU and memory use of a job over time, for the means of table 2.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// Run time in seconds, without the time for which a guest is suspended.
+    /// Run time in seconds. A guest's own suspension does not count.
     seconds: f64,
     /// Integral over time of the job's own busy cores, in core seconds.
     busy: f64,
@@ -82,16 +82,17 @@ pub struct PerWorkflow {
     pub memory: f64,
 }
 
-/// Final state of a learner.
+/// Final state of a learner of ASA_X. It draws the share of a guest on the hosts of one workflow, from the advice of
+/// experts. At the end of each learning round it changes the experts' weights.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learner {
-    /// Workflow of the hosts for which it decides.
+    /// Workflow of the hosts whose guests it admits.
     pub workflow: Workflow,
     /// Number of decisions.
     pub decisions: u64,
     /// Names of the experts.
     pub experts: Vec<String>,
-    /// Last completed round.
+    /// Last completed learning round.
     pub last: Option<Round>,
 }
 
@@ -100,7 +101,7 @@ pub struct Learner {
 pub struct RunResults {
     /// Cores of the cluster.
     pub cores: u32,
-    /// Sharing scheme.
+    /// Sharing scheme, one arm of the experiment.
     pub arm: Arm,
     /// Number of completed jobs.
     pub jobs: usize,
@@ -112,11 +113,11 @@ pub struct RunResults {
     pub makespan_h: f64,
     /// Used fraction of the core time of the whole cluster until the last job ended.
     pub core_use: f64,
-    /// Mean relative increase of a job's run time over its standalone run time.
+    /// Mean relative increase of a job's time from start to end over its standalone run time.
     pub overhead: f64,
     /// Results by workflow.
     pub workflows: Vec<PerWorkflow>,
-    /// Final states of the learners.
+    /// Final states of the learners; none in schemes without ASA_X.
     pub learners: Vec<Learner>,
 }
 
@@ -178,7 +179,7 @@ pub(super) fn run_results(
 pub struct ClusterReport {
     /// Cores of the cluster.
     pub cores: u32,
-    /// Sharing scheme.
+    /// Sharing scheme, one arm of the experiment.
     pub arm: Arm,
     /// Mean hours from submission to start.
     pub waiting_h: MeanDeviation,
@@ -188,7 +189,7 @@ pub struct ClusterReport {
     pub makespan_h: MeanDeviation,
     /// Used fraction of the core time of the whole cluster until the last job ended.
     pub core_use: MeanDeviation,
-    /// Mean relative increase of a job's run time over its standalone run time.
+    /// Mean relative increase of a job's time from start to end over its standalone run time.
     pub overhead: MeanDeviation,
     /// Results of the runs, in the order of the seeds.
     pub runs: Vec<RunResults>,

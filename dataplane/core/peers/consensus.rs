@@ -2,12 +2,15 @@
 //!
 //! A node's *critic* is its learned estimate of the rack's future load. In a consensus round, all nodes exchange and
 //! average their critics' parameters. Each node sends its own once, in parts of at most 256 values, one part a message.
+//! A node of which a part is missing does not count in the average.
+//!
 //! A *beat* is the interval between two heartbeats of a node. A round opens every 2000 beats and lasts one beat.
 
 use super::refusal::Refusal;
 use crate::wire::peer::{Parameters, VALUES_MAX};
 
-/// Largest accepted magnitude of a parameter.
+/// Largest accepted magnitude of a parameter, so that one faulty node cannot spoil the average. Real parameters are far
+/// smaller.
 const PARAMETER_MAX: f32 = 1e6;
 
 /// Maximum number of parts: the bits of [`ReceivedParts::received`].
@@ -85,7 +88,7 @@ impl Consensus {
         nodes.map(missing).sum()
     }
 
-    /// Discards a node's parts, after its restart.
+    /// Discards a node's parts after its restart. They are its predecessor's and would mix with its own.
     pub fn forget(&mut self, node: usize) {
         (self.nodes[node].round, self.nodes[node].received) = (0, 0);
     }
@@ -94,8 +97,8 @@ impl Consensus {
     /// The caller has checked that the rack has a node with the sender's number.
     ///
     /// # Errors
-    /// Reason why the part is refused. [`Refusal::Old`] means any other round than the current one and the next one,
-    /// and the current one after its end.
+    /// Reason why the part is refused. [`Refusal::Old`] means one of three: the round is neither the current nor
+    /// the next one, it is the current one and over, or it is earlier than that of the sender's stored parts.
     ///
     /// # Panics
     /// If the rack has no node with the sender's number.
