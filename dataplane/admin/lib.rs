@@ -4,7 +4,6 @@
 //! A node is a leaf, spine or agent. The thread that watches it owns its [`Control`](wedjat_desired::control::Control),
 //! which changes the node's pools, servers and workers. Other threads send it their requests through [`Requests`]. None
 //! of this runs on a dispatcher core, which receives only commands.
-#![deny(unsafe_code)]
 
 mod answer;
 mod client;

@@ -8,7 +8,6 @@
 //! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the batch's share of the cores' time, and
 //! cgroups hold the batch ([`job`]). The job records its cgroups in a note before it creates them ([`notes`]).
 //! Jobs of one agent queue in the folder of notes, and a later job removes the leftovers of a killed one.
-#![deny(unsafe_code)]
 
 pub mod job;
 pub mod notes;

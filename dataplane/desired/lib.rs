@@ -2,7 +2,6 @@
 //!
 //! [`config`] reads and checks files. [`state`] is the form of a desired state that files and controllers share.
 //! [`plan`] computes the changes that lead a running node to it, and [`control`] applies them to the node's cores.
-#![deny(unsafe_code)]
 // A build without a feature still reads the feature's table, to refuse it by name.
 #![cfg_attr(
     not(all(feature = "batch", feature = "peers")),

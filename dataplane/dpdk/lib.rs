@@ -64,7 +64,6 @@
 //! - AF_PACKET: the driver does not report packets that the kernel dropped because the ring was full. The port
 //!   queries its sockets (`kernel_rings.rs`).
 //! - AF_XDP: a closed device keeps the mbufs of its fill queue, so its pool is not full again at the end.
-#![deny(unsafe_code)]
 
 mod adaptive;
 mod counter;

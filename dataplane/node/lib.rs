@@ -2,7 +2,6 @@
 //!
 //! A leaf schedules the tasks of one rack, a spine schedules tasks over leaves, and an agent gives tasks to the worker
 //! cores of its host.
-#![deny(unsafe_code)]
 
 pub mod advice;
 pub mod doctor;

@@ -2,7 +2,6 @@
 //!
 //! Each published crate binds its own copy of RocksDB, which takes many minutes to compile. This one binds
 //! the installed library. Without the feature `library` it is empty.
-#![deny(unsafe_code)]
 
 #[cfg(feature = "library")]
 mod bindings;

@@ -22,8 +22,8 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// Opens wires to the memif servers at these abstract sockets, and waits for them. A server may be replaced
-    /// later.
+    /// Opens wires to the memif servers at these abstract sockets. Waits for each server, at most [`TIMEOUT`]. A wire
+    /// does not connect again after its server has died.
     pub fn open(sockets: impl IntoIterator<Item = String>) -> Self {
         let name = |(at, socket)| format!("net_memif{at},role=client,id=0,socket=@{socket}");
         let names: Vec<_> = sockets.into_iter().enumerate().map(name).collect();
