@@ -170,6 +170,7 @@ fn base_parts<B: Buf + Token, A>(
         commands: AgentCommands::default(),
         room: (host.limits.pools, host.limits.workers),
         watch: None,
+        seed: table.seed(),
     }
 }
 

@@ -34,8 +34,8 @@ use super::view::{NodeId, View};
 
 /// Timeout for a node's first message.
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// Highest version of a node above which a controller raises its own. A higher one is implausible, and would use
-/// up the numbers. It also blocks no commands.
+/// Maximum version of a node that a controller exceeds by raising its own. A higher one is implausible, and raising
+/// would use up the numbers. Such a node blocks no commands, and keeps refusing the controller's state.
 const VERSION_MAX: u64 = 1 << 62;
 /// Maximum number of queued messages to one node.
 const REPLIES_MAX: usize = 4;
@@ -160,7 +160,7 @@ impl Service {
         let delta = fabric.delta_of_pools(&old, node, view, &self.changed(term, &old, fabric));
         // Spines, agents, and leaves whose rack has changed need a comparison of whole views.
         let delta = delta.unwrap_or_else(|| Delta::between(view, &fabric.view(node)));
-        // A node that was removed from the fabric gets the version, even if its view was empty.
+        // A removed node gets a message even if its view was empty: `serve` ends its session after it.
         if delta.is_empty() && fabric.has(node) {
             return None;
         }
@@ -215,7 +215,8 @@ impl Service {
     }
 
     /// Checks that a node may follow. A node with a newer version or term than the store may follow only after
-    /// an operator restored the store. The store's version is then raised above the node's.
+    /// an operator restored the store. The store's version is then raised above the node's, up to [`VERSION_MAX`],
+    /// because a node refuses versions older than its own.
     async fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
         let (term, mut fabric) = self.leader_state()?;
         let is_newer = hello.version > fabric.version || hello.term > term;

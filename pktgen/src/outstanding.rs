@@ -59,8 +59,8 @@ pub enum Stray {
 pub struct Outstanding {
     /// Slots; their number is a power of two.
     slots: Box<[Slot]>,
-    /// Sequence number of the next task.
-    next: u32,
+    /// Number of tasks so far. Its low 32 bits are the sequence number of the next task.
+    built: u64,
     /// Number of tasks in flight: sent, and neither answered nor lost.
     sent: usize,
 }
@@ -74,14 +74,14 @@ impl Outstanding {
     pub fn new(bits: u32) -> Self {
         assert!(bits <= 31, "sequence numbers have 32 bits");
         let slots = vec![Slot::default(); 1 << bits].into_boxed_slice();
-        Self { slots, next: 0, sent: 0 }
+        Self { slots, built: 0, sent: 0 }
     }
 
     /// Returns the sequence number that [`Outstanding::build`] gives the next task. The caller writes it into the
     /// frame.
     #[must_use]
     pub fn next_seq(&self) -> u32 {
-        self.next
+        self.built as u32
     }
 
     /// Returns the number of tasks in flight.
@@ -108,8 +108,8 @@ impl Outstanding {
     /// it evicts from its slot, if any. The caller counts that task as lost.
     #[inline]
     pub fn build(&mut self, due: u64, service_ns: u32, class: u16) -> Option<InFlightTask> {
-        let seq = self.next;
-        self.next = seq.wrapping_add(1);
+        let seq = self.next_seq();
+        self.built += 1;
         let slot = self.slot(seq);
         let lost = (slot.state == State::Sent).then_some(slot.flight);
         let flight = InFlightTask { due, sent: 0, service_ns, class };
@@ -161,11 +161,12 @@ impl Outstanding {
         if slot.seq == seq && slot.state == State::Lost {
             return Stray::Late;
         }
-        // A later task in the slot has evicted the answer's task. An age beyond half the sequence space is that of
-        // a number not yet used.
-        let age = self.next.wrapping_sub(seq);
+        // A later task in the slot has evicted the answer's task. An age beyond the number of tasks, or beyond half the
+        // sequence space, is that of a number not yet used.
+        let age = self.next_seq().wrapping_sub(seq);
         let is_reused = slot.state != State::Never && slot.seq != seq;
-        let was_evicted = is_reused && age > self.slots.len() as u32 && age < 1 << 31;
+        let was_used = u64::from(age) <= self.built && age < 1 << 31;
+        let was_evicted = is_reused && was_used && age > self.slots.len() as u32;
         if was_evicted { Stray::Late } else { Stray::Unknown }
     }
 
@@ -174,7 +175,7 @@ impl Outstanding {
     #[inline]
     #[must_use]
     pub fn full_seq(&self, seq: u16) -> u32 {
-        let latest = self.next.wrapping_sub(1);
+        let latest = self.next_seq().wrapping_sub(1);
         // Steps back from the latest task by the distance of the low 16 bits.
         latest.wrapping_sub(u32::from((latest as u16).wrapping_sub(seq)))
     }
@@ -243,10 +244,19 @@ mod tests {
     }
 
     #[test]
+    fn answer_to_future_task_is_unknown() {
+        // A short sequence number above that of the latest task belongs to no task yet, however small the ring is.
+        let mut outstanding = Outstanding::new(3);
+        send_all(&mut outstanding, 12);
+        let seq = outstanding.full_seq(20);
+        assert_eq!(outstanding.answer(seq), Err(Stray::Unknown));
+    }
+
+    #[test]
     fn short_sequence_numbers_find_the_youngest_task() {
         let mut outstanding = Outstanding::new(3);
         // The latest task is 0x1_0004. The last two numbers are above its low 16 bits, so their tasks are older.
-        outstanding.next = 0x1_0005;
+        outstanding.built = 0x1_0005;
         assert_eq!(outstanding.full_seq(4), 0x1_0004);
         assert_eq!(outstanding.full_seq(5), 0x0_0005);
         assert_eq!(outstanding.full_seq(0xFFFF), 0x0_FFFF);

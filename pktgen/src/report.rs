@@ -183,7 +183,7 @@ impl Report {
             wrong: ledger.wrong,
             refused: ledger.refused,
             lost: ledger.lost,
-            answered_pps: ledger.answered as f64 / tally.measured_s,
+            answered_pps: per_second(ledger.answered, tally.measured_s),
             response_us: tally.response().summary(),
             service_us: tally.service.summary(),
             response_ci95_us: confidence(tally),
@@ -420,6 +420,11 @@ fn warnings(tally: &Tally, stationary: Verdict, undisturbed: &UndisturbedReport)
     warnings
 }
 
+/// Returns a rate; 0 over no time, as after a stop in the warm-up.
+fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
 /// Returns the confidence intervals of the response latencies, from the windows of the measured time.
 fn confidence(tally: &Tally) -> Confidence {
     let ci95 = |figure: &dyn Fn(&Latency) -> f64| {
@@ -645,6 +650,15 @@ mod tests {
         let (window_ticks, late_ticks) = (100_000, 10);
         tally.begin(Clock { start: 0, window_ticks, tick_ns: 1.0, late_ticks });
         tally
+    }
+
+    #[test]
+    fn run_stopped_in_its_warm_up_has_rates() {
+        let (load, mut tally) = (load(), tally(2));
+        tally.end(0);
+        let slices = tally.slices(&load.rule, &[]);
+        let report = Report::new(&load, &tally, &slices, None, Manifest::for_tests(&load));
+        assert_eq!((report.answered_pps, report.valid), (0.0, false));
     }
 
     /// Returns a report of ten thousand tasks of 20 us, with these percentages of late, unsent and lost tasks.

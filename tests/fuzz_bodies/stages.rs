@@ -641,8 +641,8 @@ impl Rig {
     }
 
     /// Processes a burst after a pause in ticks. Checks each verdict and changed packet, the counters, and that a
-    /// burst without accepted packets changes no estimate. Then offers queued tasks again, and does the core's
-    /// periodic work.
+    /// burst without accepted packets changes no estimate. Then offers queued tasks again, does the core's
+    /// periodic work, and collects the policies' counts of their choices.
     fn burst(&mut self, port: usize, frames: &mut [Frame], pause: u64) {
         self.now += pause;
         let before: Vec<Vec<u8>> = frames.iter().map(|frame| frame.0.clone()).collect();
@@ -666,9 +666,8 @@ impl Rig {
                 }
                 Verdict::Drop(reason) => {
                     drops[reason as usize] += 1;
-                    // The worker has answered, even if the client is unreachable.
-                    let unreachable = [DropReason::NoRoute, DropReason::NeighbourUnresolved];
-                    lost_replies += u64::from(unreachable.contains(&reason));
+                    // Only a reply can have no route. It counts as a reply, because the worker has answered.
+                    lost_replies += u64::from(reason == DropReason::NoRoute);
                 }
                 Verdict::Queue { pool } => {
                     assert_eq!(&frame.0, before, "a queued task is unchanged");

@@ -328,6 +328,26 @@ fn leaf_sees_local_workers_change_at_once() {
 
 // promise: agent.1
 #[test]
+fn replaced_local_worker_leaves_no_tasks() {
+    for family in BOTH {
+        let mut rig = Rig::new(family, "round-robin");
+        let (_first, second) = (rig.attach_worker(0), rig.attach_worker(1));
+        (0..4).for_each(|seq| rig.task(seq));
+        let outstanding = |rig: &Rig| {
+            let dispatcher = rig.role.leaf().stages().dispatcher(0).unwrap();
+            dispatcher.view().outstanding(Member(LOCAL_MEMBERS[1]))
+        };
+        assert_eq!(outstanding(&rig), 1);
+        // The agent detaches the worker and attaches the next one in one tick.
+        drop(second);
+        let _next = rig.attach_worker(1);
+        assert_eq!(outstanding(&rig), 0);
+        rig.balanced();
+    }
+}
+
+// promise: agent.1
+#[test]
 fn central_queue_feeds_local_and_remote_workers() {
     for family in BOTH {
         let mut rig = Rig::new(family, "jbsq(k=1)");

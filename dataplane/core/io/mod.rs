@@ -26,7 +26,7 @@ pub trait Buf: Sized {
     fn bytes_mut(&mut self) -> &mut [u8];
 
     /// Sets the packet's length; new bytes are unspecified. Returns false, without a change, if the buffer is
-    /// too small.
+    /// too small or the packet is segmented.
     fn resize(&mut self, len: usize) -> bool;
 
     /// Returns true if the packet continues in further segments. [`Buf::bytes`] does not include these.
@@ -34,8 +34,8 @@ pub trait Buf: Sized {
         false
     }
 
-    /// Moves all segments of a packet into the first one, the only one that [`Buf::bytes`] returns. Returns false,
-    /// without a change, if they do not fit.
+    /// Moves all segments of a segmented packet into the first one, the only one that [`Buf::bytes`] returns. Returns
+    /// false, without a change, if they do not fit or the type cannot join segments (the default).
     fn linearise(&mut self) -> bool {
         false
     }
@@ -77,7 +77,8 @@ pub struct StampField {
     pub flag: u64,
 }
 
-/// Borrowed memory, for programs that call the stages on their own frames. A drop frees nothing.
+/// Borrowed memory, for programs that embed the scheduler and call its stages ([`crate::stage`]) on their own frames. A
+/// drop frees nothing.
 impl Buf for &mut [u8] {
     #[inline]
     fn bytes(&self) -> &[u8] {

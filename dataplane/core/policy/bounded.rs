@@ -591,7 +591,7 @@ impl Policy for Bounded {
         self.measurements.bound.share(self.free.ranks.len(), caller.core.count);
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
-        view.set_tokens_max(self.rows());
+        view.set_tokens(self.rows(), self.bound());
         for index in 0..view.active().len() {
             let member = view.active()[index];
             self.free.ranks.set(member, view.outstanding(member));
@@ -605,6 +605,7 @@ impl Policy for Bounded {
         let limits = |silence: &SilenceChecks| silence.limits(measured, bound);
         let Some(limits) = self.silence.due(view.now_ns(), limits) else { return };
         self.agree(view);
+        view.set_tokens(self.rows(), self.bound());
         for index in 0..view.active().len() {
             let member = view.active()[index];
             let lost = limits.is_some_and(|limits| self.watch(member, limits, view));

@@ -86,12 +86,14 @@ impl Shares {
     }
 }
 
-/// Marks racks without any load report and without outstanding tasks as idle. A leaf starts with idle workers, and
-/// signals their first change.
+/// Marks racks without any load report or signal, and without outstanding tasks, as idle. A leaf starts with idle
+/// workers, and signals their first change.
 pub(super) fn offer_unreported(view: &mut View) {
     for place in 0..view.active().len() {
         let rack = view.active()[place];
-        if view.reports(rack) == 0 && view.outstanding(rack) == 0 {
+        // A signal always has the number of workers.
+        let is_unreported = view.reports(rack) == 0 && view.workers_of(rack).is_none();
+        if is_unreported && view.outstanding(rack) == 0 {
             view.idle_mut().insert(rack);
         }
     }

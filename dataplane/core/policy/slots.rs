@@ -5,15 +5,15 @@
 //!
 //! A reply frees a place for the core that receives it. The core notes the first free place of a member on its idle
 //! list, and releases further ones to all cores at once. A core that keeps up releases the places on its list at
-//! its next publication. An overloaded core keeps some of them, unless tasks wait on another core
+//! its next exchange with the other cores. An overloaded core keeps some of them, unless tasks wait on another core
 //! ([`View::publish`]). A core takes no place while a task on another core has waited longer. This courtesy ends
-//! after the time that a core needs to notice a free place. From time to time one core per member compares its
-//! places with its tasks. That repairs losses and applies a changed bound.
+//! after the time that a core needs to notice a free place. From time to time one core per member compares the
+//! member's places with the member's tasks. That repairs losses and applies a changed bound.
 
 use super::Core;
 use crate::state::{Member, PoolExchange, View};
 
-/// Maximum number of places per member, where the bound is chosen at run time.
+/// Maximum number of places per member under `cfcfs`, which chooses its bound at run time.
 pub(super) const MOST: usize = 8;
 /// A longer-waiting task on another core goes first, unless that core leaves it waiting for this long with a
 /// free place.
@@ -24,7 +24,8 @@ const CHECKS: u8 = 3;
 /// Minimum number of surplus or missing places of a member over consecutive checks with the same sign.
 #[derive(Clone, Copy, Debug, Default)]
 struct Imbalance {
-    /// Missing places if positive, surplus places if negative. The smallest amount over the checks.
+    /// Missing places if positive, surplus places if negative. The smallest amount over the checks, because the rest
+    /// may be replies in progress.
     least: i32,
     /// Number of these checks.
     checks: u8,
@@ -70,8 +71,9 @@ impl Slots {
     }
 
     /// Takes a place on this core's idle list, else a shared one of a member with the most free places. Returns the
-    /// member, and true if all its places under this bound seemed free, so the member is probably idle. `None` if no
-    /// place is free, or a task on another core goes first.
+    /// member, and true if all its places under this bound seemed free, so the member is probably idle. The caller
+    /// passes this flag on with the pick, and measures round trips with such tasks only. `None` if no place is free, or
+    /// a task on another core goes first.
     pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
         let has_tokens = || view.pool_exchange().is_some_and(PoolExchange::has_tokens);
         if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {
@@ -107,9 +109,9 @@ impl Slots {
     }
 
     /// Compares a member's places with its tasks, if this core is responsible for it. Free places and tasks together
-    /// must equal `bound`. Adds missing tokens and removes surplus ones: immediately if `at_once`, else after
-    /// [`CHECKS`] checks with a difference of the same sign. A reply in progress on another core causes a brief
-    /// difference, which must not count.
+    /// must equal `bound`. Adds missing tokens and removes surplus ones: immediately if `at_once`, which the caller
+    /// sets after a change of members or a write-off, else after [`CHECKS`] checks with a difference of the same sign.
+    /// A reply in progress on another core causes a brief difference, which must not count.
     pub(super) fn settle(
         &mut self,
         member: Member,

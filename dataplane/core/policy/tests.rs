@@ -785,6 +785,18 @@ fn new_policy_inherits_known_idle_members() {
 
 // promise: scheduling.2
 #[test]
+fn members_with_all_places_free_count_as_idle() {
+    for policy in ["jbsq(k=2)", "cfcfs"] {
+        let mut cores = Cores::new(policy, 4, 2);
+        cores.exchange(true);
+        assert_eq!(cores.dispatchers[0].view().idle_anywhere(), 4, "{policy}");
+        pick(&mut cores.dispatchers[1]);
+        assert_eq!(cores.dispatchers[0].view().idle_anywhere(), 3, "{policy}");
+    }
+}
+
+// promise: scheduling.2
+#[test]
 fn places_under_a_central_queue_are_the_pools() {
     for (policy, bound) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 3), ("cfcfs", 2)] {
         let mut cores = Cores::new(policy, 5, 3);

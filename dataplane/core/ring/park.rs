@@ -4,8 +4,8 @@
 //! dispatcher reads that word at each poll while the worker has outstanding tasks. So it sees a sleeper at a later
 //! poll at the latest: it needs no fence after giving a task, and makes a system call only for a sleeping worker.
 
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
 use std::time::Duration;
 
 use rustix::thread::futex;
@@ -16,10 +16,11 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
 /// Sleeps until woken, or for at most `longest`, unless `is_ready` returns true. May return earlier, so the caller
-/// checks for a task afterwards. `longest` also bounds the delay of a single [`wake`] without an outstanding task,
-/// which a worker about to sleep may miss.
+/// checks for a task afterwards. A change that precedes a call of [`wake`] ends the sleep if `is_ready` reads it.
 pub fn sleep(word: &AtomicU32, longest: Duration, is_ready: impl Fn() -> bool) {
     word.store(ASLEEP, Release);
+    // Pairs with the fence in `wake`: either that call reads `ASLEEP`, or `is_ready` reads the change before it.
+    fence(SeqCst);
     // The dispatcher reads the word while a task is outstanding, so a task that arrives after this check
     // wakes the worker.
     if !is_ready() {
@@ -42,6 +43,7 @@ pub fn is_asleep(word: &AtomicU32) -> bool {
 /// Wakes a sleeping worker, or keeps one awake that is about to sleep. Without effect unless [`is_asleep`].
 #[cold]
 pub fn wake(word: &AtomicU32) {
+    fence(SeqCst);
     if word.swap(AWAKE, Acquire) == ASLEEP {
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }

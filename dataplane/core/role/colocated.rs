@@ -87,8 +87,8 @@ struct LocalWorker {
     pool: usize,
     /// Index of the worker in that pool.
     member: Member,
-    /// True if the worker was attached at the last update of the leaf.
-    present: bool,
+    /// Claim by which the worker was attached at the last update of the leaf, if it was.
+    claim: Option<u64>,
 }
 
 impl LocalWorker {
@@ -144,7 +144,7 @@ where
         for identity in agent.identities() {
             let Some(known) = stages.network().worker(identity.id) else { continue };
             let pool = usize::from(known.pool);
-            let local = LocalWorker { identity, pool, member: known.member, present: false };
+            let local = LocalWorker { identity, pool, member: known.member, claim: None };
             let is_local = stages.network().server_address(known.server).is_some_and(is_agent)
                 && stages.network().pool_id(pool) == Some(identity.pool);
             if is_local && !self.locals.iter().any(|local| local.has_place(&known)) {
@@ -177,27 +177,26 @@ where
     #[cold]
     fn update_leaf(&mut self) {
         for local in &mut self.locals {
-            let present = self.agent.is_present(local.identity);
-            if present == local.present {
+            let claim = self.agent.claim_of(local.identity);
+            if claim == local.claim {
                 continue;
             }
-            local.present = present;
+            let former = std::mem::replace(&mut local.claim, claim);
             let stages = self.leaf.stages_mut();
-            if present {
-                stages.note_attached(local.pool, local.member);
-            }
-            stages.set_active(local.pool, local.member, present);
-            if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
-                match present {
-                    // It has no tasks yet, so an idle list may contain it at once.
-                    true => {
-                        let idle = Report::new(local.member, Load(0), 0);
-                        dispatcher.refresh(&idle);
-                    }
+            // A worker may depart and another one attach within one tick of the agent.
+            if former.is_some() {
+                stages.set_active(local.pool, local.member, false);
+                if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
                     // All its tasks: they are lost, or another worker serves them and replies with its id.
-                    false => {
-                        dispatcher.write_off(local.member, u32::MAX);
-                    }
+                    dispatcher.write_off(local.member, u32::MAX);
+                }
+            }
+            if claim.is_some() {
+                stages.note_attached(local.pool, local.member);
+                stages.set_active(local.pool, local.member, true);
+                if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
+                    // It has no tasks yet, so an idle list may contain it at once.
+                    dispatcher.refresh(&Report::new(local.member, Load(0), 0));
                 }
             }
             stages.note_freed(); // waiting tasks are offered again

@@ -87,6 +87,8 @@ pub struct PoolExchange {
     tokens: Tokens,
     /// Maximum number of a member's tokens.
     tokens_max: usize,
+    /// Number of free tokens of an idle member, at most `tokens_max`.
+    tokens_idle: usize,
     /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
     /// Start of the longest wait on this core; [`RemoteCore`] has those of remote cores.
@@ -141,6 +143,7 @@ impl PoolExchange {
                 members,
             ),
             tokens_max: 1,
+            tokens_idle: 1,
             first_word: core,
             oldest: oldest(core),
             bounds: (0..layout.cores.len())
@@ -177,7 +180,7 @@ impl PoolExchange {
     /// Sets the state to publish for a new policy. A new topic resets all values published before. Members
     /// have one token each until the policy changes that.
     pub(super) fn set_publishes(&mut self, publishes: PublishedState) {
-        self.tokens_max = 1;
+        (self.tokens_max, self.tokens_idle) = (1, 1);
         if self.publishes.topic != publishes.topic {
             for counts in &*self.remote_counts {
                 counts.outstanding.store(0, Relaxed);
@@ -325,10 +328,17 @@ impl PoolExchange {
         self.remote_cores[remote].published[member.index()].load(Relaxed)
     }
 
-    /// Sets the maximum number of a member's tokens. 1 by default: the token is the member's idleness. Under a bound
-    /// on tasks, a member has one token per place for a task.
-    pub fn set_tokens_max(&mut self, tokens_max: usize) {
-        self.tokens_max = tokens_max;
+    /// Sets the maximum number of a member's tokens, and the number of free tokens of an idle member. Both are 1 by
+    /// default: the token is the member's idleness. Under a bound on tasks, a member has a token for each place.
+    pub fn set_tokens(&mut self, most: usize, of_idle: usize) {
+        (self.tokens_max, self.tokens_idle) = (most, of_idle.clamp(1, most.max(1)));
+    }
+
+    /// Returns the number of members with all tokens of an idle member free.
+    #[must_use]
+    pub fn idle_members(&self) -> usize {
+        // Free tokens fill the levels from the last one on.
+        self.tokens.members_at(self.tokens_max.saturating_sub(self.tokens_idle))
     }
 
     /// Releases a token of a member to all cores. Does nothing if all of its tokens are free.

@@ -113,10 +113,11 @@ impl Tokens {
         word.load(Relaxed) & bit != 0
     }
 
-    /// Returns the number of members with a free token in the first row: all tokens of these members are free.
+    /// Returns the number of members with a free token of this level. Their tokens of all higher levels are free, too.
     #[must_use]
-    pub fn members_with_all_free(&self) -> usize {
-        self.words[..self.row].iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()
+    pub fn members_at(&self, level: usize) -> usize {
+        let row = &self.words[level * self.row..][..self.row];
+        row.iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()
     }
 
     /// Removes all free tokens of each member beyond its first `levels` ones, which an earlier policy with more tokens

@@ -681,9 +681,7 @@ impl View {
         // Under a policy without shared idle members, any tokens remain from an earlier policy.
         let shared =
             self.pool_exchange.as_ref().filter(|pool_exchange| pool_exchange.publishes().idle);
-        self.idle.len()
-            + remote
-            + shared.map_or(0, |pool_exchange| pool_exchange.tokens().members_with_all_free())
+        self.idle.len() + remote + shared.map_or(0, |pool_exchange| pool_exchange.idle_members())
     }
 
     /// Returns true if `member` became active again since the last call for it. It then may be idle and on no core's
@@ -712,10 +710,11 @@ impl View {
             && self.idle_everywhere(member) == 0
     }
 
-    /// Sets the maximum number of a member's tokens that cores share ([`PoolExchange::set_tokens_max`]).
-    pub fn set_tokens_max(&mut self, tokens: usize) {
+    /// Sets the maximum number of a member's tokens that cores share, and the number of free ones of an idle member
+    /// ([`PoolExchange::set_tokens`]).
+    pub fn set_tokens(&mut self, most: usize, of_idle: usize) {
         if let Some(pool_exchange) = &mut self.pool_exchange {
-            pool_exchange.set_tokens_max(tokens);
+            pool_exchange.set_tokens(most, of_idle);
         }
     }
 

@@ -1,8 +1,9 @@
-//! Sequence and tag after a header: proof that the sender has the pool's key.
+//! Sequence and tag after a header: proof that the sender has the pool's key. The sender is an agent, which signs for
+//! its workers. The receiver is a leaf, which repeats the sequence of a registration in its acknowledgement.
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 0 | u64 | sequence | grows with every packet of a worker; an acknowledgement repeats that of its request |
+//! | 0 | u64 | sequence | one counter per worker, which its agent raises for each packet in the worker's name |
 //! | 8 | u64 | tag | first eight bytes of AES-128's CBC-MAC over the blocks below, under the pool's key |
 //!
 //! The signed blocks contain everything that the receiver uses. Over IPv4 there are always
@@ -73,10 +74,12 @@ pub const SPAN: u64 = 16;
 /// Sequences per microsecond. A sender starts at the number of sixteenths of a microsecond since 1970, and uses
 /// fewer than 16 sequences a microsecond for a worker. So its sequences grow across restarts.
 pub const SEQUENCES_A_MICROSECOND: u64 = 16;
-/// Maximum lag of a sender's sequence behind its clock: one second. Beyond it the sender skips sequences.
+/// Maximum lag of a sender's sequence behind its clock: one second. Beyond it the sender skips sequences: a
+/// restarted leaf refuses those of long before its start.
 pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
 /// Distance behind a worker's newest sequence from which a packet is too old even if no later sequence has replaced its
-/// word of the window: four seconds. The receiver knows the newest sequence to within [`BEHIND_MAX`].
+/// word of the window: four seconds. The receiver updates its copy of the newest sequence only when that lags by
+/// more than [`BEHIND_MAX`], so the distance is inexact by a second.
 pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
 
 /// Returns the sequence of a moment: sixteenths of a microsecond since 1970.

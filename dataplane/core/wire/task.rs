@@ -43,10 +43,10 @@ const MORE_BIT: u8 = 1 << 7;
 
 /// Offset of the flags of a task, the lower byte of `qlen`.
 pub const FLAGS: usize = 8;
-/// Bit of a task's `qlen`: the member was chosen from the idle list.
+/// Bit of a task's `qlen`: the member was chosen from the idle list. Only for observation.
 pub const IDLE: u8 = 1;
 /// Bit of a task's `qlen`, only in pools with direct return: the task fills its member up to the policy's bound. Tasks
-/// may then wait at the leaf for the next completion.
+/// may then wait at the leaf, so the server reports its next completion at once.
 pub const FULL: u8 = 2;
 
 /// Kind of a packet. A *rack* is a leaf with its workers, the member of a spine's pool.
@@ -88,7 +88,7 @@ pub enum Code {
     StealRequest = 22,
     /// A task forwarded to a peer, with [`super::peer::ForwardingTrailer`].
     PassedTask = 23,
-    /// A part of a critic's parameters.
+    /// A part of the parameters of a node's critic, its learned estimate of the rack's future load. Peers average them.
     Parameters = 24,
     /// A server's report of tasks whose replies went straight to the clients ([`super::completion`]); not in the
     /// switch release.
@@ -244,7 +244,8 @@ impl Header {
         Self { code: Code::ProbeAnswer, ..Self::queue_report(pool, worker, tasks, seq) }
     }
 
-    /// Returns a server's report of `count` completed tasks, the first of which named `worker`; `seq` grows with each.
+    /// Returns the header of a server's report of `count` completed tasks. `worker` is the `dst` of the first one; the
+    /// entries behind the header have each task's own. `seq` grows with each report.
     #[must_use]
     pub const fn completions(pool: u16, worker: u16, count: u16, seq: u16) -> Self {
         Self { code: Code::Completions, ..Self::worker_id(pool, worker, count, seq) }
@@ -394,8 +395,9 @@ pub const fn choice_of(worker: u16) -> [u8; 4] {
     ((worker as u32) << 16).to_be_bytes()
 }
 
-/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], into a task's header. Returns, in memory
-/// order, the four replaced bytes at an odd offset.
+/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], into a task's header. Returns the
+/// four replaced bytes in memory order, for the caller's update of the checksum. They begin at an odd offset of the
+/// packet.
 #[inline(always)]
 pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
     // The fields `dst` and `qlen` are adjacent.

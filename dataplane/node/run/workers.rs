@@ -2,7 +2,8 @@
 //!
 //! A region is the memory that an agent shares with its workers, with one channel per worker. A worker claims a channel
 //! by a number, the claim. The agent grants the claim. The worker holds the channel's lock while it lives, and the
-//! kernel releases the lock when the process ends.
+//! kernel releases the lock when the process ends. The agent's polling core, *the core*, gives out the tasks; this
+//! module runs on another thread. The core itself notices the end of a worker thread.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -25,7 +26,7 @@ const JOIN_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct WorkerWatch {
     region: Arc<WorkerRegion>,
-    /// Queue of dead workers for the core, which drops their tasks.
+    /// Queue of dead workers for the core, which drops their tasks as `worker_lost`.
     deaths: Arc<ArrayQueue<Death>>,
     attach_log: AttachLog,
 }
@@ -45,9 +46,10 @@ impl WorkerWatch {
     }
 }
 
-/// Reports dead workers to the core: those with a granted claim and a free lock. Reads the claim before the lock, so
-/// that the death carries the dead worker's claim and not a successor's. The core ignores the death if a successor has
-/// the grant by then.
+/// Reports workers with a granted claim and a free lock to the core: dead ones, and some that have just left in order,
+/// which the core tells apart. Reads the claim before the lock, so that the death carries the dead worker's claim and
+/// not a successor's. The core ignores the death if a successor has the grant by then. Public for the benchmark of
+/// killed workers, which has no [`WorkerWatch`].
 pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     for channel in 0..region.shape().channels {
         let claim = region.granted(channel); // 0 for none

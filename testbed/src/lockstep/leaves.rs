@@ -1,5 +1,6 @@
-//! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on
-//! packets, for policies whose members send load reports in messages or answer probes.
+//! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct`
+//! (servers and dispatchers in continuous time) on packets, for policies whose members send load reports in messages or
+//! answer probes.
 //!
 //! The loop, its streams, delays and servers are those of the model. A server tracks each leaf's estimate of
 //! its load ([`wedjat::policy::member::MemberSide`]). Each leaf has its own clients, and the model's servers
@@ -326,7 +327,7 @@ impl Dispatchers for Leaves {
     }
 
     /// Delivers the task, or the answers to its probes. In the turn that follows, the leaf must send exactly this
-    /// task.
+    /// task. `task` is the model's handle, returned with the choice.
     fn offer(
         &mut self,
         index: usize,
@@ -437,6 +438,7 @@ impl Dispatchers for Leaves {
         self.turn(index, now_ns).map(|_| ())
     }
 
+    /// Returns the costs of the decisions: their messages, and those with a second pass through a switch.
     fn picks(&self) -> (u64, u64) {
         // The model counts the servers' reports itself, so that only probes are left. No switch takes part, so no
         // decision needs a second pass through one.

@@ -216,11 +216,15 @@ impl<'a> Chart<'a> {
         if !self.title.is_empty() {
             builder.caption(self.title, ("sans-serif", 18));
         }
+        let digits = |axis: &Axis<'_>, range| if axis.is_log { DIGITS } else { digits_over(range) };
+        let (x_digits, y_digits) = (digits(&self.x, &x_range), digits(&self.y, &y_range));
         let mut chart = builder.build_cartesian_2d(x, y)?;
         chart
             .configure_mesh()
             .x_desc(self.x.label)
             .y_desc(self.y.label)
+            .x_label_formatter(&|x| short(*x, x_digits))
+            .y_label_formatter(&|y| short(*y, y_digits))
             .label_style(("sans-serif", 14))
             .axis_desc_style(("sans-serif", 15))
             .light_line_style(BLACK.mix(0.04))
@@ -395,15 +399,28 @@ impl Ranged for Scale {
 
 impl ValueFormatter<f64> for Scale {
     fn format(value: &f64) -> String {
-        short(*value)
+        short(*value, DIGITS)
     }
 }
 
-/// Formats a value for the label of an axis, with at most four significant digits. Values below 0.001 have one, those
-/// from 1e9 two.
-fn short(value: f64) -> String {
+/// Usual number of significant digits of a label.
+const DIGITS: i32 = 4;
+
+/// Returns the number of significant digits that distinguish the labels of a linear axis. A range that is narrow beside
+/// its values needs more than the usual ones.
+fn digits_over(range: &Range<f64>) -> i32 {
+    let ratio = range.start.abs().max(range.end.abs()) / (range.end - range.start).abs();
+    let more = if ratio.is_finite() { ratio.max(1.0).log10() as i32 } else { 0 };
+    (DIGITS + more).min(12)
+}
+
+/// Formats a value for the label of an axis, with at most `digits` significant digits. Values below 0.001 have one,
+/// those from 1e9 two.
+fn short(value: f64, digits: i32) -> String {
     let rounded = |value: f64, unit: &str| {
-        let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
+        let most = (digits + 2) as usize;
+        let digits = (digits - 1 - value.abs().log10().floor() as i32).max(0) as usize;
+        let digits = digits.min(most);
         let text = format!("{value:.digits$}");
         let text = match text.contains('.') {
             true => text.trim_end_matches('0').trim_end_matches('.'),
@@ -474,7 +491,16 @@ mod tests {
             (1.5e6, "1.5M"),
             (1e-5, "1e-5"),
         ] {
-            assert_eq!(short(value), text);
+            assert_eq!(short(value, DIGITS), text);
         }
+    }
+
+    #[test]
+    fn labels_of_a_narrow_axis_differ() {
+        let range = 100_000.0..100_030.0;
+        let ticks = [100_000.0, 100_005.0, 100_010.0];
+        let labels = ticks.map(|tick| short(tick, digits_over(&range)));
+        assert_eq!(labels, ["100k", "100.005k", "100.01k"]);
+        assert_eq!(digits_over(&(0.0..5.0)), DIGITS);
     }
 }

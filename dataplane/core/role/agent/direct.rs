@@ -45,10 +45,10 @@ pub struct ClientHops {
 }
 
 impl ClientHops {
-    /// Creates the table for this number of ports.
-    pub fn new(ports: usize) -> Self {
+    /// Creates the table for this number of ports, with `seed` as the key of its hash.
+    pub fn new(ports: usize, seed: u64) -> Self {
         let resolver = ArpResolver::new(Timing::QUESTION_INTERVAL_MS);
-        Self { neighbours: Neighbours::heap(ports, 0), resolver }
+        Self { neighbours: Neighbours::keyed(ports, 0, seed), resolver }
     }
 
     /// Returns the MAC address of the next hop from a port's network to a client, if known. Otherwise, or if the
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn clients_behind_the_gateway_share_its_address() {
-        let mut hops = ClientHops::new(1);
+        let mut hops = ClientHops::new(1, 0);
         let (gateway, near) = (0x0A00_02FE_u32, 0x0A00_0205);
         let network = PortNetwork { ip: 0x0A00_020B, prefix: 24, gateway: Some(gateway) };
         let mac = Mac([2, 0, 0, 0, 0, 9]);

@@ -129,6 +129,8 @@ pub struct Parts<B: Buf + Token, A> {
     pub room: (usize, usize),
     /// Status words, published to observers in other processes.
     pub watch: Option<AgentStatusWords>,
+    /// Key of its neighbour table's hash.
+    pub seed: u64,
 }
 
 /// Workers of a pool.
@@ -250,7 +252,8 @@ where
         let (pools, workers) = parts.room;
         parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
         parts.registrars.iter_mut().for_each(|registrar| registrar.make_room(workers));
-        let hops = (!parts.registrars.is_empty()).then(|| Box::new(ClientHops::new(ports.len())));
+        let new_hops = || Box::new(ClientHops::new(ports.len(), parts.seed));
+        let hops = (!parts.registrars.is_empty()).then(new_hops);
         let out = Outbox::new(ports, parts.counters);
         let mut responder = Responder::new(out, named, parts.timing);
         responder.reports = parts.reports.map(Box::new);
@@ -919,11 +922,18 @@ where
         self.worker_sets.iter().map(|set| set.workers.waiting()).sum()
     }
 
-    /// Returns true if the worker is attached. A leaf on the same core gives tasks to attached workers only.
+    /// Returns true if the worker is attached.
     #[must_use]
     pub fn is_present(&self, identity: WorkerIdentity) -> bool {
+        self.claim_of(identity).is_some()
+    }
+
+    /// Returns the claim by which the worker is attached; `None` if it is not attached. A leaf on the same core gives
+    /// tasks to attached workers only.
+    #[must_use]
+    pub fn claim_of(&self, identity: WorkerIdentity) -> Option<u64> {
         let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(identity.pool));
-        worker_sets.any(|set| set.workers.present().any(|present| present == identity))
+        worker_sets.find_map(|set| set.workers.claim_of(identity))
     }
 
     /// Iterates over all its workers, attached or not. A leaf on the same core finds its local workers among them.

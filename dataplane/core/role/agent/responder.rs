@@ -47,7 +47,8 @@ pub struct Responder<P: Port> {
     pub reports: Option<Box<QueueReports>>,
     /// Completions to report to leaves.
     pub completions: Completions,
-    /// Published response times, if observers are supported.
+    /// Response times for observers in other processes, such as a batch job on the workers' cores; `None` if they are
+    /// not configured.
     pub response_times: Option<ResponseTimes>,
     /// Time of the poll in ticks.
     pub now: u64,
@@ -179,7 +180,8 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.signer.as_ref()?.of(worker)
     }
 
-    /// Sends the reply of a completed task, or counts its drop.
+    /// Sends the reply of a completed task, or counts its drop. The caller has made room in the next report to its
+    /// leaf.
     #[inline]
     pub fn finish(&mut self, done: Completion<'_, Packet<P::Buf>>) {
         match self.out.tap.explains() {
@@ -250,8 +252,8 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.credential(worker).filter(|_| route.is_none())
     }
 
-    /// Adds a task that was answered directly to the next report to its leaf. The report must have room. It is urgent
-    /// if tasks may wait at the leaf for this worker.
+    /// Adds a task that was answered directly to the next report to its leaf, in which the caller has made room. The
+    /// report is urgent if tasks may wait at the leaf for this worker.
     #[inline]
     fn note_completion(
         &mut self,

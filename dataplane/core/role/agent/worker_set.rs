@@ -328,6 +328,14 @@ impl<T: Work> WorkerSet<T> {
         attached.map(|entry| entry.identity)
     }
 
+    /// Returns the claim by which the worker with this identity is attached; `None` if it is not attached. Each
+    /// attachment has another claim.
+    #[must_use]
+    pub fn claim_of(&self, identity: WorkerIdentity) -> Option<u64> {
+        let mut attached = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
+        attached.find(|entry| entry.identity == identity).map(|entry| entry.last_claim)
+    }
+
     /// Gives the task to a worker, or queues it. Returns the worker's member; `None` if the task is queued.
     ///
     /// # Errors
