@@ -133,12 +133,9 @@ fn packet_loss_is_accounted_and_excludes_no_leaf() {
         assert_right(&report, "losses");
         let lost: u64 = report.lost.values().sum();
         assert_eq!(outcome.tasks, report.answered + lost, "{:?}", report.lost);
-        // 1% of the packets are lost. Each of 4000 tasks has three packets that can be lost: from spine to leaf, from leaf
-        // to worker, and the reply to the leaf.
+        // 1% of the packets are lost. Each of 4000 tasks has three packets that can be lost: from spine to leaf, from
+        // leaf to worker, and the reply to the leaf.
         assert!(lost > 30 && lost < 300, "{lost}");
-        assert!(
-            report.counted[0]["workers_lost"] == 0,
-            "never three heartbeats in a row are lost"
-        );
+        assert!(report.counted[0]["workers_lost"] == 0, "never three heartbeats in a row are lost");
     }
 }

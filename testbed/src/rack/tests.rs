@@ -418,7 +418,10 @@ fn late_poll_answers_tasks_completed_before_death() {
     let mut outages = Outages::new(&[outage], 0, HZ);
     outages.apply(&mut bench.rack, 5_000);
     bench.rack.poll(5_000);
-    assert_eq!(std::iter::from_fn(|| bench.received()).map(|reply| reply.seq).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        std::iter::from_fn(|| bench.received()).map(|reply| reply.seq).collect::<Vec<_>>(),
+        [1]
+    );
     let report = bench.rack.report();
     assert_eq!((report.died, report.replies), (1, 1));
     assert!(report.balances());
