@@ -124,8 +124,14 @@ impl Neighbours {
     /// Creates a table in memory of this process, with 0 as the hash's key.
     #[must_use]
     pub fn heap(ports: usize, pinned: usize) -> Self {
+        Self::keyed(ports, pinned, 0)
+    }
+
+    /// Creates a table in memory of this process, with `seed` as the hash's key.
+    #[must_use]
+    pub fn keyed(ports: usize, pinned: usize, seed: u64) -> Self {
         let words = Self::words(ports, pinned);
-        Self::new(Region::heap(8 * words).slice(0, words), ports, pinned, 0)
+        Self::new(Region::heap(8 * words).slice(0, words), ports, pinned, seed)
     }
 
     /// Returns a keyed hash of 24 bits, enough for all sets and places. The multipliers are those of SplitMix64.
