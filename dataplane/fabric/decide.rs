@@ -47,7 +47,7 @@ impl Fabric {
 
 impl Fabric {
     /// Returns true if a spine should be marked as down, like by [`Command::FailSpine`]. The controller calls
-    /// this after a leaf's report of a silent spine, and at the end of a spine's connection.
+    /// this after a leaf's report of a silent spine, when a spine or leaf connects or disconnects, and after a command.
     ///
     /// A node follows while it has a connection to the controller. `follows` returns true for such a node.
     /// `reports_silent` returns true for a leaf that reports the spine as silent. Four conditions must hold:
@@ -83,13 +83,6 @@ fn refused<T>(what: String, reason: impl Into<String>) -> DecideResult<T> {
     Err(CommandError::Refused { what, reason: reason.into() })
 }
 
-/// Returns the error for more workers than a rack or the fabric may have.
-fn no_room(leaf: u16) -> DecideResult {
-    let reason =
-        format!("there is room for {MEMBERS_MAX} workers in a rack, {FABRIC_WORKERS_MAX} in all");
-    refused(format!("leaf {leaf}"), reason)
-}
-
 /// Returns the error for a missing object.
 fn unknown(what: String) -> CommandError {
     CommandError::Unknown { what }
@@ -102,7 +95,7 @@ fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
     let policy = policy.first();
     let entry = policy.entry();
     match is_over_racks {
-        true if entry.over_racks.is_none() => refused(
+        true if !entry.runs_on_spine() => refused(
             format!("spine-policy {name}"),
             "its members can't be racks; `horus-spine`, `random` can",
         ),
@@ -163,7 +156,7 @@ impl Draft {
             }
             Command::AddServer { ip, leaf, ref workers, mac, registers, speed } => {
                 self.check_address(ip)?;
-                self.check_workers(leaf, workers)?;
+                self.check_workers(leaf, workers, workers.len())?;
                 let server = Server { mac, registers, is_drained: false };
                 self.put_server(leaf, ip, &server);
                 let ids = Ids(sorted(workers));
@@ -245,26 +238,23 @@ impl Draft {
         }
     }
 
-    /// Checks that a rack has none of these worker ids yet, and that the rack and the fabric have room for the workers.
-    fn check_workers(&self, leaf: u16, workers: &[u16]) -> DecideResult {
-        self.check_rack(leaf, workers)?;
-        let all = self.fabric.leaves.values().map(|leaf| leaf.workers.len()).sum::<usize>();
-        if all + workers.len() > FABRIC_WORKERS_MAX {
-            return no_room(leaf);
-        }
-        Ok(())
-    }
-
-    /// Checks that a rack has none of these worker ids yet, and that the rack has room for the workers.
-    fn check_rack(&self, leaf: u16, workers: &[u16]) -> DecideResult {
+    /// Checks that a rack has none of these worker ids yet, and that the rack has room for the workers. Also checks
+    /// that the fabric has room for `added` of them; the others move from another rack.
+    fn check_workers(&self, leaf: u16, workers: &[u16], added: usize) -> DecideResult {
         let rack = self.leaf(leaf)?;
         if let Some((id, worker)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?)))
         {
             let what = format!("worker {id} of leaf {leaf}");
             return Err(CommandError::Taken { what, by: format!("server {}", worker.server) });
         }
-        if rack.workers.len() + workers.len() > MEMBERS_MAX {
-            return no_room(leaf);
+        let all = self.fabric.leaves.values().map(|leaf| leaf.workers.len()).sum::<usize>();
+        if rack.workers.len() + workers.len() > MEMBERS_MAX || all + added > FABRIC_WORKERS_MAX {
+            return refused(
+                format!("leaf {leaf}"),
+                format!(
+                    "there is room for {MEMBERS_MAX} workers in a rack, {FABRIC_WORKERS_MAX} in all"
+                ),
+            );
         }
         Ok(())
     }
@@ -305,7 +295,7 @@ impl Draft {
                 return refused(format!("leaf {id}"), reason);
             }
             let workers: Vec<u16> = leaf.workers.keys().copied().collect();
-            self.check_rack(to, &workers)?; // the number of workers in the fabric stays
+            self.check_workers(to, &workers, 0)?;
         }
         if !leaf.is_failed {
             self.push(Event::Leaf { id, ip: leaf.ip, is_failed: true });
@@ -450,7 +440,7 @@ impl Draft {
         }
         let new: Vec<u16> =
             { joining.iter() }.filter(|id| !rack.workers.contains_key(id)).copied().collect();
-        self.check_workers(leaf, &new)?;
+        self.check_workers(leaf, &new, new.len())?;
         if server.is_none() && !new.is_empty() {
             self.put_server(leaf, ip, &Server { mac: None, registers: true, is_drained: false });
         }

@@ -156,12 +156,11 @@ enum Progress {
 }
 
 impl Follower {
-    /// Follows one of the controllers, and connects again after each loss. Logs a controller's reason once until it
+    /// Follows one of the controllers, and connects again after each loss. Logs each controller's reason once until it
     /// changes or a controller serves the node. The wait before the next round doubles until then.
     async fn run(&mut self) {
-        // By controller: several may have different reasons.
-        let mut last_logged = vec![String::new(); self.config.addresses.len()];
-        let mut wait = BACKOFF.0;
+        // Last logged reason of each controller, by the index of its address.
+        let (mut wait, mut last_logged) = (BACKOFF.0, BTreeMap::<usize, String>::new());
         loop {
             for index in 0..self.config.addresses.len() {
                 let address = self.config.addresses[index].clone();
@@ -177,17 +176,17 @@ impl Follower {
                         let reason = self.follow(link).await;
                         if std::mem::take(&mut self.is_served) {
                             wait = BACKOFF.0;
-                            last_logged.iter_mut().for_each(String::clear);
+                            last_logged.clear();
                         }
                         reason
                     }
                     Err(reason) => reason,
                 };
-                if last_logged[index] != reason {
+                if last_logged.get(&index) != Some(&reason) {
                     log::warn!(
                         "controller at {address}: {reason}; the node goes on as it is, and tries again"
                     );
-                    last_logged[index] = reason;
+                    last_logged.insert(index, reason);
                 }
             }
             sleep(wait).await;

@@ -169,13 +169,18 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Returns the slots of one listener: its limits on connections. The slots are a third of the descriptors, but at least
-/// 16. The other thirds are for the second listener, and for the store and files. One source may have a quarter of the
+/// Returns the slots of one of `listeners` listeners: its limits on connections. One source may have a quarter of the
 /// slots without a request.
-fn connection_slots() -> Arc<ConnectionSlots> {
+fn connection_slots(listeners: u64) -> Arc<ConnectionSlots> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let max = usize::try_from(limit / 3).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
+    let max = slot_count(limit, listeners);
     ConnectionSlots::new(max, (max / 4).max(1))
+}
+
+/// Returns the number of slots of each listener, for a limit of file descriptors. Each listener gets an equal share,
+/// but at least 16. One more share is for the store and files.
+fn slot_count(limit: u64, listeners: u64) -> usize {
+    usize::try_from(limit / (listeners + 1)).unwrap_or(usize::MAX).clamp(16, CONNECTIONS)
 }
 
 /// Inputs of a controller's start, except the store, whose type depends on the configuration.
@@ -223,17 +228,18 @@ async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<
     let Listeners { mut socket, listen } = listeners;
     let add_services = |server| services(server, service.clone());
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
+    let listeners = u64::from(unix.is_some()) + u64::from(listen.is_some());
     let unix = async {
         let Some(unix) = unix else { return };
         let listener = tokio::net::UnixListener::from_std(unix);
-        let accepted = accept(listener, connection_slots(), stopped.clone());
+        let accepted = accept(listener, connection_slots(listeners), stopped.clone());
         let router = listen::grpc(LIMITS, None).map(add_services);
         listen::run("controller", router, accepted, stopped.clone()).await;
     };
     let tcp = async {
         let Some((listener, tls)) = listen else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, connection_slots(), stopped.clone());
+        let accepted = accept(listener, connection_slots(listeners), stopped.clone());
         let router = listen::grpc(LIMITS, tls).map(add_services);
         listen::run("controller", router, accepted, stopped.clone()).await;
     };
@@ -256,4 +262,15 @@ fn services(mut server: GrpcServer, service: Service) -> GrpcRouter {
         router = router.add_service(v1);
     }
     router
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_listeners_leave_descriptors_to_the_store() {
+        assert_eq!((slot_count(1024, 1), slot_count(1024, 2)), (512, 341));
+        assert_eq!((slot_count(8, 2), slot_count(u64::MAX, 2)), (16, CONNECTIONS));
+    }
 }

@@ -7,8 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +33,8 @@ use super::view::{NodeId, View};
 
 /// Timeout for a node's first message.
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// Maximum version of a node that a controller exceeds by raising its own. A higher one is implausible, and raising
-/// would use up the numbers. Such a node blocks no commands, and keeps refusing the controller's state.
+/// Highest plausible version of a node. A controller does not raise its own version above a higher one, which would
+/// use up the numbers, and does not refuse commands because of it.
 const VERSION_MAX: u64 = 1 << 62;
 /// Maximum number of queued messages to one node.
 const REPLIES_MAX: usize = 4;
@@ -47,7 +46,7 @@ struct Follower {
     instance: u64,
     /// Dropped when the same process follows again, which ends the earlier session.
     _replaced: oneshot::Sender<()>,
-    /// Number of the node's session, which no other session of this process has.
+    /// Number of the node's session, unique in this process. An ended session thus never removes a later one.
     session: u64,
     /// Newest version sent to this node. The service sends only versions that change the node's view.
     sent: u64,
@@ -75,10 +74,10 @@ pub struct Service {
     role: RoleReader,
     /// Nodes with an open session.
     followers: Arc<Mutex<Followers>>,
-    /// Number of sessions so far.
-    sessions: Arc<AtomicU64>,
-    /// Spines that have followed this process. The service marks only these as down by itself: a spine that has not
-    /// connected yet after the controller's start may be alive.
+    /// Number of the next session.
+    next_session: Arc<AtomicU64>,
+    /// Spines of the fabric that have followed this process. The service marks only these as down by itself: a spine
+    /// that has not connected yet after the controller's start, or after its addition, may be alive.
     seen_spines: Arc<Mutex<BTreeSet<u16>>>,
     /// Cache of the pools that differ between two versions. Most nodes need the same pair at the same time.
     changed: Arc<Mutex<PoolDelta>>,
@@ -120,9 +119,9 @@ impl Service {
         role: RoleReader,
     ) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
-        let (followers, sessions) = (Arc::default(), Arc::default());
+        let (followers, next_session) = (Arc::default(), Arc::default());
         let (seen_spines, newest) = (Arc::default(), Arc::default());
-        Self { id, requests, role, followers, sessions, seen_spines, changed, restores, newest }
+        Self { id, requests, role, followers, next_session, seen_spines, changed, restores, newest }
     }
 
     /// Locks the followers. A panic of another thread leaves them consistent.
@@ -178,8 +177,7 @@ impl Service {
     }
 
     /// Sends a command to the desk, unless a node has a newer version than the store: the store is then an old copy,
-    /// and a change of it would lose acknowledged changes. A removed spine no longer counts as seen: a later one may
-    /// have its id.
+    /// and a change of it would lose acknowledged changes.
     async fn execute(
         &self,
         command: Command,
@@ -192,11 +190,7 @@ impl Service {
         {
             return Err(AskError::Behind { node, has, found: fabric.version });
         }
-        let result = self.send_request(DeskRequest::Command(command), if_version).await?;
-        let mut seen_spines = self.seen_spines.lock().unwrap_or_else(PoisonError::into_inner);
-        seen_spines.retain(|id| result.fabric.spines.contains_key(id));
-        drop(seen_spines);
-        Ok(result)
+        self.send_request(DeskRequest::Command(command), if_version).await
     }
 
     /// Sends a request to the desk and waits for the answer.
@@ -258,7 +252,7 @@ impl Service {
                  died, try again in a few seconds"
             )));
         }
-        let session = self.sessions.fetch_add(1, Relaxed);
+        let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let (replaced, is_replaced) = oneshot::channel();
         let (sent, version, refuses, last_logged, seen) =
             (0, 0, String::new(), String::new(), proto::Seen::default());
@@ -355,8 +349,8 @@ impl Service {
             }
             Message::Seen(seen) => {
                 update(&|follower| follower.seen = seen.clone());
-                for spine in seen.silent_spines.into_iter().filter_map(|id| u16::try_from(id).ok())
-                {
+                let spines = seen.silent_spines.into_iter().filter_map(|id| u16::try_from(id).ok());
+                for spine in spines {
                     self.check_spine(spine).await;
                 }
             }
@@ -372,38 +366,40 @@ impl Service {
         }
     }
 
-    /// Marks a spine as down if [`Fabric::is_spine_down`] returns true and it has followed this process
-    /// before. An operator must restore it.
-    async fn check_spine(&self, id: u16) {
-        while let Ok((_, fabric)) = self.leader_state()
-            && self.is_down(&fabric, id)
-        {
-            match self.execute(Command::FailSpine { id }, Some(fabric.version)).await {
-                // Leaves report only changes, so the new version is checked at once.
-                Err(AskError::Version { .. }) => continue,
-                Ok(_) => log::warn!(
-                    "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is \
-                     mended, `wedjat ctl restore-spine {id}`"
-                ),
-                Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
-            }
-            return;
-        }
-    }
-
-    /// Checks all spines. A node that follows, a node that ends, or a new version can complete the conditions of
-    /// [`Fabric::is_spine_down`] without a report.
+    /// Checks all spines. The service calls it after an operator's command, at the start of a spine's session, and at
+    /// the end of a spine's or leaf's session. Each of them can complete the conditions for a spine that leaves have
+    /// reported before, and leaves report a silent spine only once.
     async fn check_spines(&self) {
         let Ok((_, fabric)) = self.leader_state() else { return };
+        {
+            // A removed spine's id may return with another spine, which has not followed yet.
+            let mut seen = self.seen_spines.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.retain(|id| fabric.spines.contains_key(id));
+        }
         for &id in fabric.spines.keys() {
             self.check_spine(id).await;
         }
     }
 
-    /// Starts a task that checks all spines, for a caller that cannot wait.
-    fn start_spine_check(&self) {
-        let service = self.clone();
-        tokio::spawn(async move { service.check_spines().await });
+    /// Marks a spine as down if [`Fabric::is_spine_down`] returns true and it has followed this process
+    /// before. An operator must restore it. If another command has changed the fabric meanwhile, checks again.
+    async fn check_spine(&self, id: u16) {
+        loop {
+            let Ok((_, fabric)) = self.leader_state() else { return };
+            if !self.is_down(&fabric, id) {
+                return;
+            }
+            match self.execute(Command::FailSpine { id }, Some(fabric.version)).await {
+                Ok(_) => log::warn!(
+                    "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is mended, \
+                     `wedjat ctl restore-spine {id}`"
+                ),
+                // The desk has published the new version before this answer.
+                Err(AskError::Version { .. }) => continue,
+                Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
+            }
+            return;
+        }
     }
 
     /// Returns true if a spine is down by its leaves' reports. It must have followed this process before.
@@ -530,16 +526,22 @@ impl Calls for Service {
         self.check(node, &hello).await?;
         let (session, replaced) = self.add_follower(node, hello.instance)?;
         log::info!("{node} follows");
-        if matches!(node, NodeId::Spine(_)) {
-            self.start_spine_check(); // this spine can replace a silent one
-        }
         let (replies, queued) = mpsc::channel(REPLIES_MAX);
         let service = self.clone();
         tokio::spawn(async move {
-            service.serve((node, session), messages, replies, replaced).await;
+            let begin = async {
+                // A new spine could replace one that leaves have reported before.
+                if matches!(node, NodeId::Spine(_)) {
+                    service.check_spines().await;
+                }
+            };
+            tokio::join!(service.serve((node, session), messages, replies, replaced), begin);
             service.remove_follower(node, session);
-            // The leaves of a spine may already have reported it as silent, or all leaves except this one.
-            service.check_spines().await;
+            // Leaves may already have reported this spine as silent. This leaf may have been the only one that had not
+            // reported some spine.
+            if !matches!(node, NodeId::Agent(_)) {
+                service.check_spines().await;
+            }
         });
         // The lease may have ended while a reply waited here.
         let role = self.role.clone();
@@ -559,8 +561,8 @@ impl Calls for Service {
         let proto::CommandRequest { command, if_version } = request.into_inner();
         let command = command.parse().map_err(|error| wedjat_admin::refusal(&error))?;
         let done = self.execute(command, if_version).await.map_err(|error| status(&error))?;
-        self.start_spine_check();
         let (version, notes, pool) = (done.fabric.version, notes(&done.fabric), done.pool);
+        self.check_spines().await;
         Ok(Response::new(proto::CommandReply { version, notes, pool: pool.map(u32::from) }))
     }
 
@@ -573,3 +575,6 @@ impl Calls for Service {
         Ok(Response::new(self.topology(term, &fabric)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ mod golden;
 mod steps;
 
 use proptest::prelude::*;
+use wedjat_core::limits::MEMBERS_MAX;
 use wedjat_desired::state::Delta;
 
 use super::*;
@@ -143,6 +144,26 @@ fn only_failed_parts_are_replaced() {
 
 // promise: controller.1
 #[test]
+fn full_fabric_lets_a_rack_move() {
+    // Leaves 1 to 512 share one full rack, so that the test needs little memory.
+    let last = MEMBERS_MAX - 1;
+    let commands = [
+        "add-leaf id=1 ip=10.0.1.1".to_owned(),
+        format!("add-server ip=10.0.1.11 leaf=1 workers=0-{last}"),
+        "add-leaf id=900 ip=10.0.9.1".to_owned(),
+    ];
+    let mut fabric = build(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    let full = fabric.leaves[&1].clone();
+    fabric.leaves.extend((2..=512).map(|id| (id, full.clone())));
+    let more = format!("add-server ip=10.0.9.11 leaf=900 workers=0-{last}");
+    assert!(refusal(&fabric, &more).contains("in all"));
+    let (_, moved) = fabric.decide(&"fail-leaf id=2 to=900".parse().unwrap()).unwrap();
+    assert!(moved.leaves[&2].workers.is_empty());
+    assert_eq!(moved.leaves[&900].workers.len(), MEMBERS_MAX);
+}
+
+// promise: controller.1
+#[test]
 fn registered_workers_join_an_admitting_pool() {
     let fabric = after(&racks(), "add-pool id=7 workers=0 policy=horus admits=3");
     let joined = after(&fabric, "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1");
@@ -200,6 +221,7 @@ fn contradictory_topology_is_refused_with_the_cause() {
         ("add-pool workers=1 policy=sed spines=3", "3 spines are wanted, and 2 are up"),
         ("add-pool workers=1 policy=horus-spine", "it runs on a spine"),
         ("add-pool workers=1 policy=sed spine-policy=sed", "its members can't be racks"),
+        ("add-pool workers=1 policy=horus spine-policy=horus", "its members can't be racks"),
         ("resize-pool id=7 workers=33", "25 workers are wanted, and 24 are free"),
         ("fail-leaf id=1 to=1", "can't take its servers over"),
         ("drain-server ip=10.0.1.99", "server 10.0.1.99: there is none"),

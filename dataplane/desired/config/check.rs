@@ -523,6 +523,8 @@ fn families(
     let local = raw.agent.iter().flat_map(|agent| &agent.pool);
     let local_pools: HashSet<_> = local.map(|local| *local.id.get_ref()).collect();
     let spines = racks::spine_entries(raw);
+    // A port with a refused address has a fault already, and its address family is unknown.
+    let knows_port_families = ports.iter().all(|port| port.ip != UNSPECIFIED);
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
         let Some(&((kind, first), other)) = members.get(&id) else { continue };
@@ -538,7 +540,8 @@ fn families(
         let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
             faults.note(&Spanned::new(span, ()), key, found, allowed);
         };
-        if first.is_ipv6() && is_local && local::wire(ports).agent.is_ipv4() {
+        let has_v4_wire = knows_port_families && local::wire(ports).agent.is_ipv4();
+        if first.is_ipv6() && is_local && has_v4_wire {
             let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
             let allowed =
                 "a pool of its own for [[agent.pool]], or IPv6 addresses for all [[port]]s";
@@ -548,9 +551,7 @@ fn families(
             continue; // the program passes in tasks and reports
         }
         let has_clients = |port: &&PortConfig| port.side.has_clients() && is_same_family(port.ip);
-        if !ports.iter().any(|port| has_clients(&port))
-            && ports.iter().all(|port| port.ip != UNSPECIFIED)
-        {
+        if !ports.iter().any(|port| has_clients(&port)) && knows_port_families {
             let family = family(first);
             let found =
                 format!("pool {id} with {family} for its [[{kind}]] and no clients of that family");

@@ -11,7 +11,7 @@ use wedjat_core::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
 use wedjat_core::policy::Runs;
 use wedjat_core::role::colocated::WireNetwork;
 
-use super::address::reaches;
+use super::address::{is_unicast, reaches};
 use super::agent::{self, HostConfig};
 use super::faults::{FaultCollector, quoted};
 use super::leaf::ServerConfig;
@@ -92,9 +92,9 @@ fn addresses(
     (ports, servers): (&[PortConfig], &[ServerConfig]),
 ) {
     let allowed = format!("one without {agent}/{prefix}, which leads to the [agent]");
-    // An invalid address, which is a fault already, counts as unspecified.
-    let entries = raw.port.iter().zip(ports).filter(|(_, port)| !port.ip.is_unspecified());
-    for (entry, port) in entries {
+    // A port with a refused address, 0.0.0.0 here, has a fault already.
+    let valid_ports = raw.port.iter().zip(ports).filter(|(_, port)| is_unicast(port.ip));
+    for (entry, port) in valid_ports {
         if reaches(port.ip, port.prefix, agent) || reaches(agent, prefix, port.ip) {
             faults.note(&entry.ip, "port.ip", quoted(&entry.ip), &allowed);
         }

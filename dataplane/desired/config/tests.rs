@@ -672,9 +672,6 @@ fn leaf_may_have_local_workers() {
             assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
         }
     }
-    // An invalid address of a port is no address in the agent's network.
-    let error = read(&text.replacen("10.0.2.1/24", "10.0.2.300/24", 1)).unwrap_err().to_string();
-    assert!(error.contains("port.ip") && !error.contains("leads to the [agent]"), "{error}");
     // All workers may be on this host. Then no port needs to lead to workers.
     let alone = text.replace("side = \"workers\"", "side = \"clients\"");
     let (before, rest) = alone.split_once("[[server]]").unwrap();
@@ -700,6 +697,19 @@ fn own_workers_have_the_family_of_all_ports() {
     ] {
         let error = parse(&text.replacen(old, new, 1)).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+}
+
+#[test]
+fn refused_port_address_gives_one_fault() {
+    let workers =
+        "[agent]\nname = 'a'\n[[agent.pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '120-121'\n";
+    for (text, address) in [(GOOD, "10.0.1.1/24"), (V6, "fd00:1::1/64")] {
+        assert!(text.contains(address));
+        let text = format!("{text}{workers}").replacen(address, "10.0.1.256/24", 1);
+        let error = parse(&text).unwrap_err();
+        assert_eq!(error.faults.len(), 1, "{error}");
+        assert!(error.to_string().contains("`port.ip`: found `10.0.1.256/24`"), "{error}");
     }
 }
 

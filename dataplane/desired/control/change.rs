@@ -276,13 +276,11 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Writes a path as one word of a change's text: in double quotes if it is empty, or has white space, parentheses,
-/// quotes or backslashes, which `words` would interpret.
+/// Writes a path as one word of a change's text: in double quotes if it has white space, parentheses, quotes or
+/// backslashes, which `words` would interpret.
 fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
-    if path.is_empty()
-        || path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter))
-    {
+    if path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter)) {
         return format!("\"{}\"", path.replace('\\', "\\\\").replace('"', "\\\""));
     }
     path
@@ -496,13 +494,15 @@ impl<'a> Values<'a> {
     /// Returns the optional path under this key.
     ///
     /// # Errors
-    /// If the value is too long, has control characters, or has an open or inner quote.
+    /// If the value is empty or too long, has control characters, or has an open or inner quote.
     pub fn path(&self, key: &str) -> Result<Option<PathBuf>, ChangeError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let is_valid = |path: &String| path.len() <= PATH_MAX && !path.contains(char::is_control);
+        let is_valid = |path: &String| {
+            (1..=PATH_MAX).contains(&path.len()) && !path.contains(char::is_control)
+        };
         let path = unquoted(value).filter(is_valid).ok_or_else(|| {
             let allowed =
-                format!("a path of at most {PATH_MAX} bytes, in double quotes if it has spaces");
+                format!("a path of 1 to {PATH_MAX} bytes, in double quotes if it has spaces");
             invalid_text(format!("{key}={value}"), allowed)
         })?;
         Ok(Some(path.into()))
@@ -771,7 +771,6 @@ mod tests {
             "unlink-pool pool=2",
             "add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file=/run/key",
             r#"add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file="/run/a (\"b\") \\ key""#,
-            r#"add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file="""#,
         ] {
             assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
         }
@@ -785,8 +784,8 @@ mod tests {
             let error = bad.parse::<Change>().unwrap_err().to_string();
             assert!(error.contains("`agent`; allowed: add-server"), "{error}");
         }
-        // Quotes that are open, escaped at the end, or inside a word.
-        for word in [r#""/run/key"#, r#""/run/key\""#, r#""a"b""#, r#"a"b"#, r#"""#] {
+        // Quotes that are open, escaped at the end, inside a word, or around nothing.
+        for word in [r#""/run/key"#, r#""/run/key\""#, r#""a"b""#, r#"a"b"#, r#"""#, r#""""#] {
             let text = format!("add-pool id=9 policy=sed key-file={word}");
             let error = text.parse::<Change>().unwrap_err().to_string();
             assert!(error.contains("in double quotes if it has spaces"), "{word}: {error}");

@@ -4,7 +4,8 @@
 //! that the writer made. So a deposed controller can write nothing.
 //!
 //! Keys below a prefix: `leader`; `version`; `log/VERSION`, the events of one version; `base`;
-//! `parts/VERSION/NUMBER`, the whole fabric at version `base`; and `attempt`, the name of the last write.
+//! `parts/VERSION/NUMBER`, the whole fabric at version `base`; `parts/VERSION/count`, the number of its parts; and
+//! `attempt`, the name of the last write. Older releases write no `count`, and ignore it.
 //! The calls are those of the needed part of etcd's .proto, over the tonic of the control: no other crate is needed.
 //!
 //! An answer may be lost. The kernel may also deliver a request late, even after its connection was abandoned.
@@ -209,6 +210,49 @@ impl EtcdStore {
         if is_kept? { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
+    /// Reads the whole fabric at version `base`, and applies the events of later versions.
+    async fn read(&mut self) -> Result<Fabric, StoreError> {
+        let version = number_of(self.get("version").await?)?;
+        let base = number_of(self.get("base").await?)?;
+        let mut fabric = self.read_base(base).await?;
+        let (from, to) = (self.key(&log_key(base + 1)), self.key(&log_key(version + 1)));
+        if version > base {
+            for entry in self.range(from, to).await? {
+                let next = fabric.version + 1;
+                records::read(&mut fabric, next, &entry.value)?;
+            }
+        }
+        if fabric.version != version {
+            let reason = format!("there are versions up to {} of {version}", fabric.version);
+            return Err(StoreError::Damaged { version, reason });
+        }
+        self.base = base;
+        Ok(fabric)
+    }
+
+    /// Reads the whole fabric at version `base`. Fails if a part is missing.
+    async fn read_base(&mut self, base: u64) -> Result<Fabric, StoreError> {
+        let (from, to) = (self.key(&parts_key(base, 0)), self.key(&parts_key(base, u64::MAX)));
+        let parts = self.range(from, to).await?;
+        // An older release wrote no count. Then only gaps, and the lack of all parts, are noticed.
+        let count = match number_of(self.get(&count_key(base)).await?)? {
+            0 => parts.len().max(usize::from(base > 0)) as u64,
+            count => count,
+        };
+        // Parts without a gap have the numbers from 0.
+        let is_in_place =
+            |(number, part): (u64, &KeyValue)| part.key == self.key(&parts_key(base, number));
+        if parts.len() as u64 != count || !(0..).zip(&parts).all(is_in_place) {
+            let reason = format!("it has {} of {count} parts", parts.len());
+            return Err(StoreError::Damaged { version: base, reason });
+        }
+        let mut fabric = Fabric { version: base, ..Fabric::default() };
+        for part in parts {
+            records::read(&mut fabric, base, &part.value)?;
+        }
+        Ok(fabric)
+    }
+
     /// Returns true if the current key `leader` is the one that this controller made at revision `term`.
     async fn has_leader_key(&mut self, term: i64) -> Result<bool, StoreError> {
         Ok(self.get("leader").await?.is_some_and(|leader| leader.create_revision == term))
@@ -275,44 +319,6 @@ impl EtcdStore {
             writes,
             is_unsettled,
         }))
-    }
-
-    /// Returns true if `parts` are all parts of the fabric at version `base`. A whole fabric has at least one part.
-    /// Misses the absence of the last one of several parts.
-    fn has_all_parts(&self, base: u64, parts: &[KeyValue]) -> bool {
-        let is_next =
-            |(number, part): (u64, &KeyValue)| part.key == self.key(&parts_key(base, number));
-        (base == 0 || !parts.is_empty()) && (0..).zip(parts).all(is_next)
-    }
-
-    /// Reads the whole fabric at version `base`, and applies the events of later versions.
-    async fn read_fabric(&mut self) -> Result<Fabric, StoreError> {
-        let version = number_of(self.get("version").await?)?;
-        let base = number_of(self.get("base").await?)?;
-        let mut fabric = Fabric::default();
-        let (from, to) = (self.key(&parts_key(base, 0)), self.key(&parts_key(base, u64::MAX)));
-        let parts = self.range(from, to).await?;
-        if !self.has_all_parts(base, &parts) {
-            let reason = "a part of it is missing".to_owned();
-            return Err(StoreError::Damaged { version: base, reason });
-        }
-        for part in &parts {
-            records::read(&mut fabric, base, &part.value)?;
-        }
-        fabric.version = base;
-        let (from, to) = (self.key(&log_key(base + 1)), self.key(&log_key(version + 1)));
-        if version > base {
-            for entry in self.range(from, to).await? {
-                let next = fabric.version + 1;
-                records::read(&mut fabric, next, &entry.value)?;
-            }
-        }
-        if fabric.version != version {
-            let reason = format!("there are versions up to {} of {version}", fabric.version);
-            return Err(StoreError::Damaged { version, reason });
-        }
-        self.base = base;
-        Ok(fabric)
     }
 
     /// Gives up the lead, and ends its lease for this process. [`Self::revoke_abandoned`] ends it in etcd.
@@ -460,18 +466,17 @@ impl Store for EtcdStore {
         self.lead.as_ref().map_or_else(over, |lead| lead.lease.clone())
     }
 
-    /// Reads the fabric. Reports damage only if this controller still leads afterwards: otherwise the next leader may
-    /// have compacted the store between two reads.
+    /// Reads the stored fabric. A controller that was deposed meanwhile may have read keys of several versions, which
+    /// is no damage.
     async fn load(&mut self) -> Result<Fabric, StoreError> {
-        let read = self.read_fabric().await;
-        let is_damaged = matches!(read, Err(StoreError::Damaged { .. }));
-        if let Some(term) = self.lead.as_ref().map(|lead| lead.term)
-            && is_damaged
+        let loaded = self.read().await;
+        let term = self.lead.as_ref().map(|lead| lead.term);
+        if let (Err(StoreError::Damaged { .. }), Some(term)) = (&loaded, term)
             && !self.has_leader_key(term).await?
         {
             return Err(StoreError::Deposed);
         }
-        read
+        loaded
     }
 
     fn base(&self) -> u64 {
@@ -504,6 +509,7 @@ impl Store for EtcdStore {
         let ops = vec![
             put(self.key("base"), version.to_string().into_bytes()),
             put(self.key("version"), version.to_string().into_bytes()),
+            put(self.key(&count_key(version)), count.to_string().into_bytes()),
             deletion(parts_key(0, 0), parts_key(version, 0)),
             // Parts of an unfinished compaction by a leader of another release.
             deletion(parts_key(version, count), parts_key(version, u64::MAX)),
@@ -529,6 +535,11 @@ fn log_key(version: u64) -> String {
 /// Returns the key of a part of the whole fabric.
 fn parts_key(version: u64, part: u64) -> String {
     format!("parts/{version:020}/{part:020}")
+}
+
+/// Returns the key of the number of parts. It is behind the keys of all parts.
+fn count_key(version: u64) -> String {
+    format!("parts/{version:020}/count")
 }
 
 #[cfg(test)]

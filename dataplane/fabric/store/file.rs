@@ -180,13 +180,14 @@ impl FileStore {
         let (database, format) = guard(&self.path, || {
             let database = database(file)?;
             let format = number(&database, "format")?;
-            Ok((database, format))
+            // Drops the database of a later release inside the guard, since closing it writes to the file.
+            Ok(((format <= FORMAT).then_some(database), format))
         })?;
-        if format > FORMAT {
+        if database.is_none() {
             let reason = format!("it has format {format} of a later release; run that release");
             return Err(StoreError::File { path: self.path.clone(), reason });
         }
-        self.database = Some(database);
+        self.database = database;
         Ok(())
     }
 
@@ -229,16 +230,16 @@ impl FileStore {
         Ok(term)
     }
 
-    /// Writes the first fabric into a new file. Refuses a file with which a controller has led: the first term of a new
-    /// file is 1.
+    /// Writes the first fabric into a new file, then takes its first term. Refuses a file with a term, and leaves it
+    /// unchanged: a controller has led with it. After a crash before the term, the next call writes the fabric again.
     pub(super) fn begin_with(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
-        if self.begin()? > 1 {
+        if self.call(|database| number(database, "term"))? > 0 {
             let reason = "it has a fabric already; name a new file".to_owned();
             return Err(StoreError::File { path: self.path.clone(), reason });
         }
         self.call(|database| replace(database, fabric))?;
         self.base = fabric.version;
-        Ok(())
+        self.begin().map(|_| ())
     }
 }
 

@@ -129,6 +129,20 @@ fn flipped_header_bit_is_reported_or_harmless() {
 }
 
 #[test]
+fn refused_creation_leaves_the_file_unchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fabric");
+    let leaf = Event::Leaf { id: 1, ip: [10, 0, 1, 1].into(), is_failed: false };
+    let mut fabric = Fabric { version: 1, ..Fabric::default() };
+    fabric.apply(&leaf);
+    create_file(&path, &fabric).unwrap();
+    let refused = create_file(&path, &Fabric::default()).unwrap_err().to_string();
+    assert!(refused.contains("it has a fabric already"), "{refused}");
+    // The creation took term 1.
+    assert_eq!(load(&path).unwrap(), (2, fabric));
+}
+
+#[test]
 fn file_that_others_could_write_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fabric");

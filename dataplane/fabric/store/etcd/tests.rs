@@ -5,6 +5,7 @@
 //! answers that etcd is full. The store's second address reaches etcd directly, so the store repeats a call there. A
 //! term is the number of a lead.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::timeout;
@@ -46,6 +47,13 @@ async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreE
     store.append(next.version, &events).await?;
     *fabric = next;
     Ok(())
+}
+
+/// Deletes a key directly, without the checks of the store's writes.
+async fn delete(store: &mut EtcdStore, name: &str) {
+    let request = DeleteRangeRequest { key: store.key(name), range_end: Vec::new() };
+    let ops = vec![op(Op::RequestDeleteRange(request))];
+    store.txn(Vec::new(), ops, "attempt").await.unwrap();
 }
 
 /// Duration of a lease that outlasts the test.
@@ -133,30 +141,6 @@ fn dropped_append_gives_the_lead_up() {
     });
 }
 
-// promise: controller.2
-#[test]
-fn missing_part_is_damage_only_to_the_leader() {
-    let Some((_etcd, _proxy, mut store)) = site(LONG) else { return };
-    run(async {
-        store.lead(|_| ()).await.unwrap();
-        let mut fabric = store.load().await.unwrap();
-        append(&mut store, &mut fabric).await.unwrap();
-        store.compact(&fabric).await.unwrap();
-        // Deletes the only part, as by an operator. The write changes nothing else except `attempt`.
-        let delete = |key| {
-            vec![op(Op::RequestDeleteRange(DeleteRangeRequest { key, range_end: Vec::new() }))]
-        };
-        let (base, part) = (store.number_is("base", 1), store.key(&parts_key(1, 0)));
-        store.write(base.clone(), delete(part)).await.unwrap();
-        let damaged = store.load().await.unwrap_err();
-        assert!(matches!(damaged, StoreError::Damaged { version: 1, .. }), "{damaged}");
-        let leader = store.key("leader");
-        store.write(base, delete(leader)).await.unwrap();
-        let deposed = store.load().await.unwrap_err();
-        assert!(matches!(deposed, StoreError::Deposed), "{deposed}");
-    });
-}
-
 /// Compacts twice. Delivers the first compaction's write that contains `text` after the second one, and checks that it
 /// changes nothing.
 fn deliver_late_compaction(text: &str) {
@@ -191,6 +175,52 @@ fn late_compaction_does_not_undo_a_later_one() {
 #[test]
 fn late_part_of_a_compaction_is_refused() {
     deliver_late_compaction("/test/parts/");
+}
+
+// promise: controller.2
+#[test]
+fn missing_part_of_a_base_is_damage() {
+    let Some(etcd) = Etcd::start(1, &[]) else { return };
+    run(async {
+        let mut store = store(etcd.urls(), LONG, since_boot);
+        store.lead(|_| ()).await.unwrap();
+        let mut fabric = Fabric { version: 1, ..Fabric::default() };
+        for id in 0..10_000_u16 {
+            let ip = Ipv4Addr::from_bits(0x0A00_0000 + u32::from(id)).into();
+            fabric.apply(&Event::Leaf { id, ip, is_failed: false });
+        }
+        store.compact(&fabric).await.unwrap();
+        assert_eq!(store.load().await.unwrap(), fabric);
+        let last = records::parts(&fabric).len() as u64 - 1;
+        assert!(last > 0);
+        delete(&mut store, &parts_key(1, last)).await;
+        let refused = store.load().await.unwrap_err();
+        assert!(matches!(refused, StoreError::Damaged { version: 1, .. }), "{refused}");
+        // Without the count, as from an older release, the store notices gaps.
+        delete(&mut store, &count_key(1)).await;
+        store.load().await.unwrap();
+        delete(&mut store, &parts_key(1, 0)).await;
+        let refused = store.load().await.unwrap_err();
+        assert!(matches!(refused, StoreError::Damaged { version: 1, .. }), "{refused}");
+    });
+}
+
+// promise: controller.3
+#[test]
+fn deposed_controller_reports_no_damage() {
+    let Some(etcd) = Etcd::start(1, &[]) else { return };
+    run(async {
+        let mut store = store(etcd.urls(), LONG, since_boot);
+        store.lead(|_| ()).await.unwrap();
+        append(&mut store, &mut Fabric::default()).await.unwrap();
+        delete(&mut store, &log_key(1)).await;
+        let refused = store.load().await.unwrap_err();
+        assert!(matches!(refused, StoreError::Damaged { version: 1, .. }), "{refused}");
+        // A next leader may have deleted the log by a compaction.
+        delete(&mut store, "leader").await;
+        let refused = store.load().await.unwrap_err();
+        assert!(matches!(refused, StoreError::Deposed), "{refused}");
+    });
 }
 
 // promise: controller.3
