@@ -29,7 +29,7 @@ pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_cou
 fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
     let is_ours = vlan::id(packet.bytes()) == Some(id);
     if is_ours {
-        // Moves both MAC addresses over the tag, and then the packet's start behind their old place.
+        // Moves both MAC addresses four bytes on, over the tag. The packet then starts four bytes later.
         vlan::cover(packet.bytes_mut());
         packet.shorten_front(vlan::LEN as u16);
     }
@@ -37,14 +37,13 @@ fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
 }
 
 /// Sends a burst with the tag of this VLAN by `send`. Returns the number of sent packets. Packets that are not sent
-/// stay unchanged.
+/// stay unchanged. If a packet has no room for the tag in front, sends none.
 pub(super) fn send_tagged(
     id: u16,
     burst: &mut Burst<Mbuf>,
     send: impl FnOnce(&mut Burst<Mbuf>) -> usize,
 ) -> usize {
-    // A burst is sent only if all its packets get the tag. Only foreign pools and devices make packets without
-    // headroom.
+    // Packets of this node's own buffer pools always have room in front.
     let tagged = burst.iter_mut().all(|packet| match packet.extend_front(vlan::LEN as u16) {
         true => {
             vlan::uncover(packet.bytes_mut(), id);
@@ -53,7 +52,8 @@ pub(super) fn send_tagged(
         false => false,
     });
     let sent = if tagged { send(burst) } else { 0 };
-    // Sent packets have left the burst. The remaining ones lose their tag again.
+    // Sent packets have left the burst. The others lose their tag again; those from the first packet without room on
+    // never got one.
     for packet in burst.iter_mut().filter(|packet| vlan::id(packet.bytes()) == Some(id)) {
         untag_one(id, packet);
     }

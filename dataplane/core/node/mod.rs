@@ -333,7 +333,7 @@ impl<T> Node<T> {
             return;
         }
         (self.next_servers, self.link_changes) =
-            (now.saturating_add(self.timing.server_interval()), link_changes);
+            (now.saturating_add(self.timing.server_check_interval()), link_changes);
         let network = self.stages.network();
         let servers =
             network.servers().map(|&Server { port, slot, next_hop, .. }| (port, slot, next_hop));

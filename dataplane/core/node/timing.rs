@@ -22,13 +22,13 @@ impl Timing {
         self.ticks_hz / 500
     }
 
-    /// Interval of the regular questions for the MAC address of one neighbour, in milliseconds. Packets that arrive for
-    /// it cause additional ones.
+    /// Interval in milliseconds at which a question for a neighbour's MAC address is repeated until it is answered or
+    /// given up ([`super::arp`]). Packets held for the neighbour cause additional ones in between.
     pub(crate) const QUESTION_INTERVAL_MS: u64 = 200;
 
-    /// Returns the interval at which a node asks for unknown MAC addresses of its servers and spines, also if no packet
-    /// for them waits: 200 ms in ticks of the clock.
-    pub(crate) fn server_interval(self) -> u64 {
+    /// Returns the interval at which a node looks for servers and spines without a MAC address and starts questions for
+    /// them, so that their first packet need not wait: 200 ms in ticks of the clock.
+    pub(crate) fn server_check_interval(self) -> u64 {
         (self.ticks_hz / 5).max(1)
     }
 

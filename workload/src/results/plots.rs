@@ -100,7 +100,8 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
         let title = format!("Response time over load: {title}, with 95% confidence intervals");
         match chart.svg(chart::SIZE) {
             Ok(svg) => plots.push(Plot { name: format!("{name}-over-load"), title, svg }),
-            // No run has a finite value, because too many of its tasks were lost. The table shows it.
+            // No run has a finite value, because too few of its tasks were answered. The table of figures shows the
+            // runs.
             Err(_) if runs.iter().all(|run| !figure(run).value.is_finite()) => {}
             Err(error) => return Err(error),
         }

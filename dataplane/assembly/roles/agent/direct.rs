@@ -4,8 +4,9 @@
 //! `promise: ID` names the tested promise of SPECIFICATION.md.
 //!
 //! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays leaf, clients and router.
-//! `send` delivers a frame, and `after` polls the agent some ticks (microseconds) later. `work` lets a worker serve one
-//! task in the test's thread.
+//! `send` delivers a frame and polls the agent a tick (microsecond) later; `after` polls it some ticks later. `work` lets
+//! a worker serve one task in the test's thread. The `worker` of a completion is the one that the task named, and
+//! `left` is the number of unfinished tasks that name it.
 
 use wedjat_core::wire::completion::{self, COMPLETIONS_MAX, Completion};
 use wedjat_core::wire::task::FULL;
@@ -239,6 +240,7 @@ fn full_worker_reports_at_once() {
     // completion when it counted the worker as full. So the agent reports it at once.
     direct.send_task(10, 3, FULL);
     assert!(direct.sent().iter().any(is_report));
+    // Its `FULL` also makes the next completion of worker 10 urgent.
     direct.serve_all();
     direct.rig.after(1);
     assert!(direct.sent().iter().any(is_report));
@@ -291,6 +293,7 @@ fn refusal_is_direct_and_reported() {
         direct.rig.after(REPORT_DELAY);
         let sent = direct.sent();
         let [Sent::Report(entries)] = &sent[..] else { panic!("{sent:?}") };
+        // No other task named worker 12.
         assert_eq!(entries[..], [Completion { worker: 12, left: 0, service_ns: 0 }]);
         direct.serve_all();
         direct.rig.after(TICK); // gives the waiting task to a worker
