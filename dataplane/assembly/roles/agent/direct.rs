@@ -4,8 +4,8 @@
 //! `promise: ID` names the tested promise of SPECIFICATION.md.
 //!
 //! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays leaf, clients and router.
-//! `send` delivers a frame and polls the agent a tick (microsecond) later; `after` polls it some ticks later. `work` lets
-//! a worker serve one task in the test's thread. The `worker` of a completion is the one that the task named, and
+//! `send` delivers a frame and polls the agent a tick (microsecond) later; `after` polls it some ticks later. `work`
+//! lets a worker serve one task in the test's thread. The `worker` of a completion is the one that the task named, and
 //! `left` is the number of unfinished tasks that name it.
 
 use wedjat_core::wire::completion::{self, COMPLETIONS_MAX, Completion};
