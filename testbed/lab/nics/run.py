@@ -684,7 +684,7 @@ def cell(check):
 
 def write_page(path, report):
     """Replaces the table between the marks of the page by that of the report."""
-    lines = [f"{report['qemu']}, {report['wedjat']}, guest `{report['kernel']}`; {report['seconds']} s in all.", ""]
+    lines = [f"{report['qemu']}, {report['wedjat']},", f"guest `{report['kernel']}`; {report['seconds']} s in all.", ""]
     lines.append("| device | " + " | ".join(f"`{name}`" for name in COLUMNS) + " |")
     lines.append("|---" * (len(COLUMNS) + 1) + "|")
     for name, model in report["models"].items():
