@@ -24,7 +24,6 @@ use wedjat_core::stage::auth::ReplyAuthenticator;
 use wedjat_core::stage::network::NetworkError;
 use wedjat_core::state::StateError;
 use wedjat_core::wire::arp::{self, Operation};
-use wedjat_core::wire::checksum::PartialChecksum;
 use wedjat_core::wire::ether::{self, Mac};
 use wedjat_core::wire::{ipv4, ipv6, ndp, udp, vlan};
 use wedjat_desired::config::{AgentConfig, Config, NodeConfig, PortConfig};
@@ -587,18 +586,16 @@ fn forget_checksum(frame: &mut [u8]) {
 
 /// Recomputes the checksum of the IPv4 header, if the frame has one. A port that trusts checksums ignores it.
 fn renew_header_checksum(frame: &mut [u8]) {
-    // Bytes 10 and 11 of the header.
-    const CHECKSUM: std::ops::Range<usize> = ether::LEN + 10..ether::LEN + 12;
     if frame.len() < ether::LEN + ipv4::LEN || ether::ether_type(frame) != ether::IPV4 {
         return;
     }
-    let end = ether::LEN + usize::from(frame[ether::LEN] & 0xF) * 4;
-    if end < CHECKSUM.end || end > frame.len() {
-        return; // no valid length
+    let len = usize::from(frame[ether::LEN] & 0xF) * 4;
+    // An invalid length is left to the parser.
+    if let Some(header) = frame.get_mut(ether::LEN..ether::LEN + len)
+        && len >= ipv4::LEN
+    {
+        ipv4::renew_checksum(header);
     }
-    frame[CHECKSUM].fill(0);
-    let checksum = PartialChecksum::default().bytes(&frame[ether::LEN..end]).checksum();
-    frame[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }
 
 #[cfg(test)]
@@ -614,7 +611,7 @@ mod tests {
         frame[ether::LEN + 10] ^= 0x55;
         renew_header_checksum(&mut frame);
         assert_eq!(frame, valid);
-        // A frame that ends inside its header stays as it is.
+        // A frame that ends inside its header does not change.
         frame.truncate(ether::LEN + 11);
         renew_header_checksum(&mut frame);
         assert_eq!(frame, valid[..ether::LEN + 11]);

@@ -180,8 +180,17 @@ pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: us
     packet[9] = protocol;
     put_u32(packet, 12, src);
     put_u32(packet, 16, dst);
-    let checksum = PartialChecksum::default().bytes(&packet[..LEN]).checksum();
-    put_u16(packet, 10, checksum);
+    renew_checksum(&mut packet[..LEN]);
+}
+
+/// Recomputes the checksum of a header with its options.
+///
+/// # Panics
+/// If the header is shorter than its checksum's end, 12 bytes.
+pub fn renew_checksum(header: &mut [u8]) {
+    put_u16(header, 10, 0);
+    let checksum = PartialChecksum::default().bytes(header).checksum();
+    put_u16(header, 10, checksum);
 }
 
 #[cfg(test)]
