@@ -395,7 +395,7 @@ fn policy_speed_and_queue_limit_change() {
     rig.settle();
     rig.given.clear();
     rig.workers_of(7, 600);
-    // The other seven workers have speed 1. So the share of worker 10 is 100 of 107, or 560 of 600 tasks.
+    // Seven workers have speed 1. So the share of worker 10 is 100 of 107, or 560 of 600 tasks.
     assert!(rig.given[&10] > 450, "{:?}", rig.given);
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
     rig.change("set-queue pool=7 queue=4");

@@ -1574,8 +1574,8 @@ fn full_name(name: &str) -> String {
     }
 }
 
-/// Returns true if the PCI device with this full address is bound to a kernel driver with which EAL finds it: one for
-/// user processes, such as vfio-pci, or one that stays beside DPDK's, such as mlx5_core.
+/// Returns true if EAL finds the PCI device with this full address: it is bound to a kernel driver for user processes,
+/// such as vfio-pci, or to one that stays beside DPDK's, such as mlx5_core.
 fn is_bound(address: &str) -> bool {
     let driver = std::fs::read_link(format!("/sys/bus/pci/devices/{address}/driver")).ok();
     let name = driver.as_deref().and_then(|driver| driver.file_name());

@@ -52,8 +52,8 @@ pub(super) fn send_tagged(
         false => false,
     });
     let sent = if tagged { send(burst) } else { 0 };
-    // Sent packets have left the burst. The others lose their tag again; those from the first packet without room on
-    // never got one.
+    // Sent packets have left the burst. Unsent packets with a tag lose it again; those from the first packet without
+    // room on never got one.
     for packet in burst.iter_mut().filter(|packet| vlan::id(packet.bytes()) == Some(id)) {
         untag_one(id, packet);
     }

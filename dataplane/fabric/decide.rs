@@ -239,7 +239,7 @@ impl Draft {
     }
 
     /// Checks that a rack has none of these worker ids yet, and that the rack has room for the workers. Also checks
-    /// that the fabric has room for `added` of them; the others move from another rack.
+    /// that the fabric has room for `added` of them; the rest moves from another rack.
     fn check_workers(&self, leaf: u16, workers: &[u16], added: usize) -> DecideResult {
         let rack = self.leaf(leaf)?;
         if let Some((id, worker)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?)))

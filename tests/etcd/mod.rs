@@ -135,8 +135,8 @@ impl Etcd {
         })
     }
 
-    /// Sends an HTTP request to a member. Returns the response; `None` if the connection fails, or if nothing arrives
-    /// for 10 s, as from a stopped member.
+    /// Sends an HTTP request to a member. Returns the response; `None` after a failed connection, or after 10 s without
+    /// data, as from a stopped member.
     fn http(&self, at: usize, request: &str, body: &str) -> Option<String> {
         let address = format!("127.0.0.1:{}", self.ports[at].0);
         let mut stream = TcpStream::connect(&address).ok()?;

@@ -258,7 +258,7 @@ fn words(line: &str, numbers_vary: bool) -> String {
 }
 
 /// Returns true if `found` matches `shown`, in which `...` stands for any text and separates parts. `found` must begin
-/// with the first part, end with the last one, and contain the others between them, in order.
+/// with the first part, end with the last one, and contain the middle parts in order.
 fn is_like(shown: &str, found: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {

@@ -98,7 +98,7 @@ impl Home {
         running
     }
 
-    /// Starts a worker of a node, as a thread that echoes tasks until the node stops or dies.
+    /// Starts a thread as a worker of a node. It echoes tasks until the node ends.
     fn worker(&self, node: usize) -> std::thread::JoinHandle<()> {
         let name = self.path(&format!("region{node}")).display().to_string();
         std::thread::spawn(move || {
@@ -257,8 +257,8 @@ fn count(account: &Value, key: &str) -> u64 {
     account[key].as_u64().unwrap()
 }
 
-/// Serves tasks in a rack of three nodes over this family of addresses, and kills one node. Checks that only tasks at
-/// that node are lost, and that the other nodes account for all their tasks.
+/// Serves tasks in a rack of three nodes over this family of addresses, and kills one node. Only tasks at that
+/// node may be lost. Each surviving node must account for all its tasks.
 pub fn lose_only_tasks_of_the_killed_peer(family: Family) {
     let home = Home::new(family);
     let mut nodes: Vec<_> = (0..NODES).map(|node| Some(home.start(node))).collect();

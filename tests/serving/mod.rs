@@ -19,7 +19,7 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     let spine = home.start("spine", "spine90");
     let first = home.start("leaf", "leaf1");
     let second = home.start("leaf", "leaf2");
-    // The other ends belong to the second spine, which does not run.
+    // The remaining ends belong to the second spine, which does not run.
     let mut switch = Switch::open(&home, &ENDS[..4]);
     switch.poll_until("spine and leaves receive signals", || {
         let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
