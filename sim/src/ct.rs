@@ -19,8 +19,8 @@ use std::convert::Infallible;
 use rand::Rng as _;
 use wedjat_core::policy::member::{MemberSide, Notify};
 use wedjat_core::policy::{
-    self, Core, Dispatcher, Placement, PolicySpec, PreparedPolicy, QueueAccess, QueueingDispatcher,
-    Rng, Task, stream_seed,
+    self, ClassRules, Core, Dispatcher, Placement, PolicySpec, PreparedPolicy, QueueAccess,
+    QueueingDispatcher, Rng, Task, stream_seed,
 };
 use wedjat_core::state::{DecisionNumber, Exchange, Load, Member, Report, View};
 use wedjat_workload::arrival::{Arrivals, Schedule};
@@ -148,7 +148,7 @@ pub trait Dispatchers {
     /// the answers. The implementation delivers these in the task's [`Dispatchers::offer`].
     fn on_probes(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
 
-    /// Decides on a new task with this number, or queues it. `task` is the model's handle.
+    /// Decides on a new task with this number and class, or queues it. `task` is the model's handle.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -156,7 +156,7 @@ pub trait Dispatchers {
         &mut self,
         index: usize,
         now_ns: u64,
-        number: u64,
+        described: TaskKind,
         task: u32,
     ) -> Result<Placement<u32>, Self::Error>;
 
@@ -164,7 +164,7 @@ pub trait Dispatchers {
     /// ignore it.
     fn on_report(&mut self, _change: QueueChange) {}
 
-    /// Decides again on the first queued task, if any. `number` returns the number of a task's handle.
+    /// Decides again on the first queued task, if any. `describe` describes the task of a handle.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -172,7 +172,7 @@ pub trait Dispatchers {
         &mut self,
         index: usize,
         now_ns: u64,
-        number: impl Fn(u32) -> u64,
+        describe: impl Fn(u32) -> TaskKind,
     ) -> Result<Placement<u32>, Self::Error>;
 
     /// Processes the reply to a task or benchmark task, which carries the server's queue length. `report.decision` is
@@ -269,10 +269,27 @@ impl Policies {
     }
 }
 
-/// Returns the policy's input for a task.
-#[inline]
-fn task_of(number: u64) -> Task {
-    Task { decision: Some(DecisionNumber::of(number)), ..Task::default() }
+/// Number and class of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskKind {
+    /// Number in the order of arrival.
+    pub number: u64,
+    /// Class; 0 if the workload has none.
+    pub class: u16,
+}
+
+impl TaskKind {
+    /// Describes a task in flight.
+    #[inline]
+    fn of<T>(flight: &SimTask<T>) -> Self {
+        Self { number: flight.number, class: flight.class }
+    }
+
+    /// Returns the policy's input.
+    #[inline]
+    fn to_task(self) -> Task {
+        Task { decision: Some(DecisionNumber::of(self.number)), ..Task::new(self.class) }
+    }
 }
 
 impl Dispatchers for Policies {
@@ -300,10 +317,10 @@ impl Dispatchers for Policies {
         &mut self,
         index: usize,
         _now_ns: u64,
-        number: u64,
+        described: TaskKind,
         task: u32,
     ) -> Result<Placement<u32>, Infallible> {
-        let placement = self.dispatchers[index].offer(task_of(number), task);
+        let placement = self.dispatchers[index].offer(described.to_task(), task);
         self.exchange(index);
         Ok(placement)
     }
@@ -329,7 +346,7 @@ impl Dispatchers for Policies {
         &mut self,
         index: usize,
         now_ns: u64,
-        number: impl Fn(u32) -> u64,
+        describe: impl Fn(u32) -> TaskKind,
     ) -> Result<Placement<u32>, Infallible> {
         if self.dispatchers[index].waiting() == 0 {
             return Ok(Ok(None));
@@ -339,7 +356,7 @@ impl Dispatchers for Policies {
             // one.
             self.tick(index, now_ns)?;
         }
-        let placement = self.dispatchers[index].next(|&task| task_of(number(task)));
+        let placement = self.dispatchers[index].next(|&task| describe(task).to_task());
         self.exchange(index);
         Ok(placement)
     }
@@ -544,7 +561,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let bits = u64::from(self.choice.next_u64() as u32);
         let index = (bits * self.active_dispatchers as u64) >> 32;
         let task = self.engine.arrive(&self.service, ticks, index as u16);
-        if !self.config.measures_classes {
+        if !self.config.measures_classes && self.config.policy.classes() == ClassRules::default() {
             self.engine.flights[task].class = 0; // the model has no classes
         }
         let sends_probes = self.dispatchers.sends_probes();
@@ -575,12 +592,13 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// Lets the task's dispatcher decide, with its current knowledge of the queues.
     #[inline]
     fn decide(&mut self, task: u32) -> Result<(), D::Error> {
-        let SimTask { route, number, service, .. } = self.engine.flights[task];
-        let index = usize::from(route);
+        let flight = &self.engine.flights[task];
+        let (described, service) = (TaskKind::of(flight), flight.service);
+        let index = usize::from(flight.route);
         self.last_services[index] = service;
         self.receive_reports();
         self.tick(index)?;
-        let placement = self.dispatchers.offer(index, self.now_ns(), number, task)?;
+        let placement = self.dispatchers.offer(index, self.now_ns(), described, task)?;
         if !self.dispatch(placement)? {
             self.waiting += 1;
         }
@@ -681,7 +699,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.engine.workers[member.index()].speed;
             let decision = (flight.number != BENCHMARK).then(|| DecisionNumber::of(flight.number));
-            let report = Report { member, load, service_ns: service_ns as u32, decision };
+            let class = flight.class;
+            let report = Report { member, load, service_ns: service_ns as u32, class, decision };
             self.receive_reports();
             self.tick(index)?;
             self.dispatchers.reply(index, &report)?;
@@ -723,7 +742,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     fn release_at(&mut self, index: usize) -> Result<bool, D::Error> {
         self.receive_reports();
         let (now_ns, flights) = (self.now_ns(), &self.engine.flights);
-        let next = self.dispatchers.next(index, now_ns, |task| flights[task].number)?;
+        let next = self.dispatchers.next(index, now_ns, |task| TaskKind::of(&flights[task]))?;
         self.dispatch(next)
     }
 

@@ -508,6 +508,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
             member: Member((worker - self.leaves[rack].first_worker) as u16),
             load: Load::tasks(flight.left_at_worker),
             service_ns: reported_ns(flight.service, self.engine.workers[worker].speed),
+            class: flight.class,
             decision: task_of(&flight).decision,
         };
         self.poll(rack, Some((core, Packet::Reply(report, flight.number == BENCHMARK))));

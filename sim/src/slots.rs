@@ -294,6 +294,7 @@ impl<'a> Sim<'a> {
                 member: Member(index as u16),
                 load,
                 service_ns: service_ns.min(u64::from(u32::MAX)) as u32,
+                class: 0, // the model has no classes
                 decision: None,
             };
             for task in server.queue.drain(..completed) {

@@ -87,7 +87,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
     /// Offers the longest waiting task again, by [`QueueingDispatcher::next`], and records the offer. `task` returns
     /// the policy's input for the number of a task.
     #[inline]
-    pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Placement<u32> {
+    pub fn next(&mut self, task: impl Fn(&u32) -> Task) -> Placement<u32> {
         // Without a waiting task the policy is not called.
         let has_backlog = self.dispatcher.waiting() > 0;
         let placement = self.dispatcher.next(task);

@@ -129,6 +129,23 @@ fn workers_with_shared_cores_match_the_simulator() {
     }
 }
 
+/// Tasks of three classes, whose order the policy changes, and whose long ones may not take all workers.
+// promise: emulated-time.1
+#[test]
+fn classes_match_the_simulator() {
+    for policy in ["jbsq(k=1, boost=1)", "cfcfs(boost=10)", "eft(boost=1, reserve=2)"] {
+        for (cores, load) in [("1", "0.9"), ("2", "0.95")] {
+            let outcome = compare(&config(|args| {
+                args.policy = Some(policy.to_owned());
+                args.load = Some(load.to_owned());
+                args.cores = Some(cores.to_owned());
+                args.service = Some("mix(0.4*exp(10us),0.3*fixed(50us),0.3*exp(500us))".to_owned());
+            }));
+            assert_eq!(outcome.record.unwrap().answered, 3000, "{policy} on {cores}");
+        }
+    }
+}
+
 // promise: scheduling.2
 #[test]
 fn cores_match_the_simulator() {

@@ -405,6 +405,25 @@ fn earliest_finish_is_near_the_best() {
 }
 
 // promise: agent.4
+/// The p99.9 slowdown falls to a third or less, and the p99 of the longest class rises by less than 15%. With more tasks
+/// the factor is 5, and the rise 5%.
+#[test]
+fn boost_and_reserve_protect_short_tasks() {
+    let row = |policy| {
+        let mix = ("service", "mix(0.34*fixed(5us),0.33*fixed(50us),0.33*fixed(500us))");
+        let [load, tasks] = [("load", "0.8"), ("tasks", "100000")];
+        let keys = [("model", "ct"), ("servers", "32"), mix, load, tasks, ("policy", policy)];
+        let mut keys = keys.to_vec();
+        keys.extend([("delay", "0us"), ("classes", "yes")]);
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    };
+    let (plain, chosen) = (row("eft"), row("eft(boost=1, reserve=2)"));
+    let slowdown = |row: &Row| row.slowdown_p999.unwrap();
+    let longest = |row: &Row| row.class_p99.last().unwrap().1;
+    assert!(slowdown(&chosen) < slowdown(&plain) / 3.0, "{chosen:?} {plain:?}");
+    assert!(longest(&chosen) < longest(&plain) * 1.15, "{chosen:?} {plain:?}");
+}
+
 #[test]
 fn nodes_without_scheduler_lose_nothing_with_room() {
     let policy = "malcolm,malcolm(steal=off),malcolm(migrate=off,utility=level),frozen,rsteal,jsq,po2,jbt,jbt(below=9),random,central";

@@ -22,9 +22,9 @@ use wedjat::assembly;
 use wedjat::config::Config;
 use wedjat::control::Membership;
 use wedjat::io::Buf;
-use wedjat::policy::PolicySpec;
+use wedjat::policy::{Lane, PolicySpec};
 use wedjat::reason::DropReason;
-use wedjat::stage::{Network, Stages, Verdict};
+use wedjat::stage::{FirstTask, Network, Stages, Verdict};
 use wedjat::state::{Counter, Member, Table};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
@@ -669,7 +669,8 @@ impl Rig {
                     // Only a reply can have no route. It counts as a reply, because the worker has answered.
                     lost_replies += u64::from(reason == DropReason::NoRoute);
                 }
-                Verdict::Queue { pool } => {
+                Verdict::Queue { pool, lane } => {
+                    assert_eq!(lane, Lane::FIRST, "no policy here distinguishes classes");
                     assert_eq!(&frame.0, before, "a queued task is unchanged");
                     let queue = &mut self.queues[usize::from(pool)];
                     queue.push_back((port, Frame(before.clone())));
@@ -715,7 +716,8 @@ impl Rig {
         for (pool, queue) in self.queues.iter_mut().enumerate() {
             while let Some((port, frame)) = queue.front_mut() {
                 let before = frame.0.clone();
-                match self.stages.offer(pool, *port, self.now, &mut frame.0) {
+                let first = FirstTask { pool, lane: Lane::FIRST, port: *port };
+                match self.stages.offer(first, self.now, &mut frame.0) {
                     None => break,
                     Some(Verdict::Forward { port, .. } | Verdict::Hold { port, .. }) => {
                         assert_forwarded(&before, &frame.0, usize::from(port));

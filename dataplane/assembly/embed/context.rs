@@ -10,7 +10,7 @@ use wedjat_core::io::{Buf, Burst, Pool, Port};
 use wedjat_core::limits::BURST;
 use wedjat_core::node::{Commands, Node, Timing, outbox};
 use wedjat_core::reason::DropReason;
-use wedjat_core::stage::{self, Rewrite, Stages, Verdicts};
+use wedjat_core::stage::{self, FirstTask, Rewrite, Stages, Verdicts};
 use wedjat_core::state::{Counter, Counters};
 use wedjat_core::wire::task::NO_MEMBER;
 use wedjat_core::wire::{arp, ndp};
@@ -263,14 +263,14 @@ impl Context {
                 None => self.drop(DropReason::NeighbourQueueFull),
             },
             // The task waits for a worker.
-            stage::Verdict::Queue { pool } => {
-                let pool = usize::from(pool);
+            stage::Verdict::Queue { pool, lane } => {
+                let waits = FirstTask { pool: pool.into(), lane, port: received_by };
                 let Some(place) = self.places.take() else {
                     // The stages already count the task as waiting, as the last one.
-                    self.node.stages.leave_last(pool);
+                    self.node.stages.leave_last(waits.pool, lane);
                     return self.drop(DropReason::QueueFull);
                 };
-                match self.node.enqueue(place, pool, received_by, now) {
+                match self.node.enqueue(place, waits, now) {
                     Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
                     // The node has counted the drop.
                     Err(place) => {

@@ -5,9 +5,9 @@
 
 use wedjat_core::limits::BURST;
 use wedjat_core::node::{Commands, Egress, Node, PacketStore, Timing};
-use wedjat_core::policy::Task;
+use wedjat_core::policy::{Lane, Task};
 use wedjat_core::reason::DropReason;
-use wedjat_core::stage::{Choice, Stages, Verdict};
+use wedjat_core::stage::{Choice, FirstTask, Stages, Verdict};
 use wedjat_core::state::{Counter, Counters, Load};
 
 use super::context::Misuse;
@@ -64,11 +64,11 @@ impl PacketStore<QueuedTask> for PickerStore {
     fn offer(
         &mut self,
         stages: &mut Stages,
-        (pool, _port): (usize, usize),
+        first: FirstTask,
         _now: u64,
         waiting: &mut QueuedTask,
     ) -> Option<Verdict> {
-        stages.offer_by_value(pool, waiting.task)
+        stages.offer_by_value(first.pool, first.lane, waiting.task)
     }
 }
 
@@ -159,8 +159,11 @@ impl Picker {
         for ((choice, policy_task), task) in choices.iter_mut().zip(policy_tasks).zip(tasks) {
             if *choice == Choice::Held {
                 let waiting = QueuedTask { id: task.id, task: *policy_task };
+                let dispatcher = self.node.stages.dispatcher(pool);
+                let lane = dispatcher.map_or(Lane::FIRST, |it| it.lane(*policy_task));
                 // 0: the receiving port, which a task by value does not have. The node counts the drop.
-                if self.node.enqueue(waiting, pool, 0, now).is_err() {
+                let place = FirstTask { pool, lane, port: 0 };
+                if self.node.enqueue(waiting, place, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
             }

@@ -27,9 +27,10 @@ use crossbeam_queue::ArrayQueue;
 use arp::{ArpQuestion, ArpResolver};
 
 use crate::policy::fifo::{Fifo, Slab};
+use crate::policy::{LANES, Lane, Lanes};
 use crate::reason::DropReason;
 use crate::stage::fabric::OutgoingMessage;
-use crate::stage::{NeighbourProbe, PortAddress, Server, Side, Stages, Update, Verdict};
+use crate::stage::{FirstTask, NeighbourProbe, PortAddress, Server, Side, Stages, Update, Verdict};
 use crate::state::Gauge;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::{self, Mac};
@@ -128,19 +129,19 @@ pub trait PacketStore<T> {
     /// Prefetches a packet that waits and will soon be offered.
     fn prefetch(&self, _packet: &T) {}
 
-    /// Decides on the first task of a pool's queue, received by this port. `None` if it must keep waiting. Drops a task
-    /// whose packet is no longer stored.
+    /// Decides on the first task of a lane of a pool's queue. `None` if it must keep waiting. Drops a task whose packet
+    /// is no longer stored.
     fn offer(
         &mut self,
         stages: &mut Stages,
-        (pool, port): (usize, usize),
+        first: FirstTask,
         now: u64,
         packet: &mut T,
     ) -> Option<Verdict> {
         match self.frame(packet) {
-            Some(frame) => stages.offer(pool, port, now, frame),
+            Some(frame) => stages.offer(first, now, frame),
             None => {
-                stages.leave(pool);
+                stages.leave(first.pool, first.lane);
                 Some(Verdict::Drop(dropped(stages, DropReason::Shutdown)))
             }
         }
@@ -188,8 +189,10 @@ struct Review {
     neighbours: bool,
     /// True if workers may have become free for waiting tasks.
     workers: bool,
-    /// First pool whose queue has not been checked.
+    /// First pool whose queue has not been checked completely.
     pool: usize,
+    /// Lanes of this pool whose first tasks must keep waiting.
+    blocked: Lanes,
 }
 
 /// One core's stages with the packets that wait. All memory is allocated on creation.
@@ -202,8 +205,8 @@ pub struct Node<T> {
     /// Tasks of all pools that wait for workers. One memory for all pools, so that new pools and changed bounds need no
     /// allocation.
     tasks: Slab<QueuedTask<T>>,
-    /// Queue of each pool, in the network's order. Its tasks lie in `tasks`.
-    queues: Box<[Fifo]>,
+    /// Queue of each pool, in the network's order, with its lanes. Its tasks lie in `tasks`.
+    queues: Box<[[Fifo; LANES]]>,
     /// Commands of the control threads: updates of the membership.
     commands: Commands,
     /// Due checks of the waiting packets.
@@ -226,7 +229,7 @@ impl<T> Node<T> {
     pub fn new(stages: Stages, commands: Commands, timing: Timing) -> Self {
         Self {
             tasks: Slab::with_room(stages.capacity().waiting),
-            queues: vec![Fifo::EMPTY; stages.capacity().pools].into_boxed_slice(),
+            queues: vec![[Fifo::EMPTY; LANES]; stages.capacity().pools].into_boxed_slice(),
             commands,
             holds: stages.holds_tasks(),
             stages,
@@ -292,15 +295,16 @@ impl<T> Node<T> {
         if is_up { usual } else { DropReason::PortDown }
     }
 
-    /// Appends a task to its pool's queue, received by port `from` at `now` ticks.
+    /// Appends a task to a lane of its pool's queue at `now` ticks.
     ///
     /// # Errors
     /// Returns the task, already counted as dropped, if there is no room.
-    pub fn enqueue(&mut self, packet: T, pool: usize, from: usize, now: u64) -> Result<(), T> {
+    pub fn enqueue(&mut self, packet: T, place: FirstTask, now: u64) -> Result<(), T> {
+        let FirstTask { pool, lane, port } = place;
         // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
-        let task = QueuedTask { packet, port: from as u8, since: now };
-        self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
-            self.stages.leave_last(pool);
+        let task = QueuedTask { packet, port: port as u8, since: now };
+        self.tasks.push(&mut self.queues[pool][lane.index()], task).map_err(|task| {
+            self.stages.leave_last(pool, lane);
             self.stages.counters().drop(DropReason::QueueFull, 1);
             task.packet
         })
@@ -323,7 +327,7 @@ impl<T> Node<T> {
         {
             self.resolver.ask(port, slot, address, true, self.timing.to_ms(now));
         }
-        self.review = Review { neighbours: true, workers: true, pool: 0 };
+        self.review = Review { neighbours: true, workers: true, ..Review::default() };
     }
 
     /// Asks for the MAC addresses of servers and spines that are unknown, periodically and after each link change.
@@ -396,7 +400,8 @@ impl<T> Node<T> {
         store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
         if self.stages.take_freed() {
-            self.review = Review { workers: true, pool: 0, ..self.review };
+            let neighbours = self.review.neighbours;
+            self.review = Review { neighbours, workers: true, ..Review::default() };
         }
         if !self.review.neighbours && !self.review.workers {
             return None;
@@ -468,19 +473,21 @@ impl<T> Node<T> {
     ) -> Option<ReleasedPacket<T>> {
         while self.review.pool < self.stages.network().pools() {
             let pool = self.review.pool;
-            let first = self.queues[pool].first().and_then(|index| self.tasks.get_mut(index));
-            let Some(first) = first else {
-                self.review.pool += 1;
+            let Some(lane) = self.next_lane(pool) else {
+                self.review = Review { pool: pool + 1, blocked: Lanes::NONE, ..self.review };
                 continue;
             };
-            let from = usize::from(first.port);
-            let offered = store.offer(&mut self.stages, (pool, from), now, &mut first.packet);
+            let queue = &mut self.queues[pool][lane.index()];
+            let first = self.tasks.get_mut(queue.first()?)?;
+            let place = FirstTask { pool, lane, port: usize::from(first.port) };
+            let offered = store.offer(&mut self.stages, place, now, &mut first.packet);
             let Some(verdict) = offered else {
-                self.review.pool += 1;
+                let dispatcher = self.stages.dispatcher(pool)?;
+                self.review.blocked = self.review.blocked.and(dispatcher.blocked_by(lane));
                 continue;
             };
-            let QueuedTask { packet, since, .. } = self.tasks.pop(&mut self.queues[pool])?;
-            if let Some(later) = self.tasks.iter(self.queues[pool]).nth(PREFETCH_QUEUED) {
+            let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
+            if let Some(later) = self.tasks.iter(*queue).nth(PREFETCH_QUEUED) {
                 store.prefetch(&later.packet); // its time in the queue was long enough to leave the caches
             }
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
@@ -505,15 +512,25 @@ impl<T> Node<T> {
         None
     }
 
+    /// Returns the lane of a pool's queue whose first task is the next to be offered, if there is one.
+    fn next_lane(&self, pool: usize) -> Option<Lane> {
+        let since_ns = |lane: Lane| {
+            let first = self.tasks.get(self.queues[pool][lane.index()].first()?)?;
+            Some(self.timing.to_ns(first.since))
+        };
+        self.stages.dispatcher(pool)?.next_lane(self.review.blocked, since_ns)
+    }
+
     /// Removes any waiting packet and counts it as dropped, because the node stops. `None` once no packet waits.
     pub fn abandon(&mut self) -> Option<T> {
         let packet = match self.resolver.abandon() {
             Some(unresolved) => unresolved.packet,
             None => {
-                let mut queues = self.queues.iter_mut().enumerate();
-                let (pool, task) =
-                    queues.find_map(|(pool, queue)| Some((pool, self.tasks.pop(queue)?)))?;
-                self.stages.leave(pool);
+                let lanes = |(pool, queue)| std::iter::repeat(pool).zip(Lane::all().zip(queue));
+                let mut lanes = self.queues.iter_mut().enumerate().flat_map(lanes);
+                let (pool, lane, task) = lanes
+                    .find_map(|(pool, (lane, fifo))| Some((pool, lane, self.tasks.pop(fifo)?)))?;
+                self.stages.leave(pool, lane);
                 task.packet
             }
         };

@@ -25,19 +25,23 @@
 
 use rand::Rng as _;
 
+use super::classes::BOOST;
 use super::measured::{MemberStatistics, ReplyNotes};
 use super::silence::{SilenceChecks, SilenceLimits};
 use super::slots::{self, Slots};
 use super::structure::{Front, Losses, Rank, RankedMember, Ranks};
-use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task};
+use super::{
+    AnyPolicy, Caller, ClassRules, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task,
+};
 use crate::state::{Member, MemberStates, PublishedState, Report, View};
 
 /// `jbsq`.
 pub const FIXED_BOUND: Entry = Entry {
-    parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE],
+    parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE, BOOST],
     runs: Runs::LeafHolding,
     publishes: PublishedState::NOTHING.with_idle(),
     bound: |v| Some(v[0] as u32),
+    classes: |v| ClassRules { boost: v[2], reserve: 0 },
     ..Entry::new(
         "jbsq",
         "at most k tasks at a member, the others wait at the dispatcher",
@@ -48,9 +52,10 @@ pub const FIXED_BOUND: Entry = Entry {
 
 /// `cfcfs`.
 pub const ADAPTIVE_BOUND: Entry = Entry {
-    parameters: &[SILENCE],
+    parameters: &[SILENCE, BOOST],
     runs: Runs::LeafHolding,
     publishes: PublishedState::NOTHING.with_idle(),
+    classes: |v| ClassRules { boost: v[1], reserve: 0 },
     ..Entry::new(
         "cfcfs",
         "one queue at the dispatcher, with the least bound that keeps members busy",

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, PendingProbes, Probe};
+use super::classes::{Classes, LANES, Lane, Lanes};
 use super::{
     AnyPolicy, Beliefs, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec,
     Reports, Rng, SelectionBasis, Task,
@@ -33,11 +34,33 @@ pub enum Overflow {
     Refuse,
 }
 
+/// Decision on a new task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It goes to this member.
+    Sent(Pick),
+    /// It waits in this lane, as the last one.
+    Waits(Lane),
+}
+
+impl Placed {
+    /// Returns the pick; `None` for a task that waits.
+    #[must_use]
+    pub const fn pick(self) -> Option<Pick> {
+        match self {
+            Self::Sent(pick) => Some(pick),
+            Self::Waits(_) => None,
+        }
+    }
+}
+
 /// Count of the tasks that wait for a dispatcher's members. The caller stores the tasks themselves.
 #[derive(Clone, Debug)]
 struct Backlog {
     /// Number of waiting tasks.
     waiting: usize,
+    /// The same for each lane of classes.
+    of_lane: [u32; LANES],
     /// Maximum number of waiting tasks.
     bound: usize,
     /// Treatment of a task beyond the bound.
@@ -45,9 +68,20 @@ struct Backlog {
     /// True if the first task to wait may do so while no member is present. Tasks that come while others wait join
     /// them. False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
     without_members: bool,
-    /// Arrival times of waiting tasks, at most [`QUEUE`] of them. The cores of a node compare their oldest ones,
-    /// so that the task that has waited longest goes first.
-    since_ns: VecDeque<u64>,
+    /// Arrival times of waiting tasks by lane: at most [`QUEUE`] of the first lane, and an eighth of it of each other.
+    /// The cores of a node compare the keys of their first ones. Without rules for classes, the task that has waited
+    /// longest goes first.
+    since_ns: [VecDeque<u64>; LANES],
+}
+
+impl Backlog {
+    /// Returns the number of waiting tasks in these lanes.
+    fn of(&self, lanes: Lanes) -> usize {
+        Lane::all()
+            .filter(|&lane| lanes.contains(lane))
+            .map(|lane| self.of_lane[lane.index()] as usize)
+            .sum()
+    }
 }
 
 /// A policy that will replace another one between bursts, with all memory it needs for its members. Created outside
@@ -59,6 +93,8 @@ pub struct PreparedPolicy {
     holds: bool,
     /// State that the policy publishes to remote cores.
     publishes: PublishedState,
+    /// Classes of its tasks, if it distinguishes them.
+    classes: Option<Box<Classes>>,
 }
 
 impl PreparedPolicy {
@@ -70,7 +106,8 @@ impl PreparedPolicy {
         if let Some(mut view) = View::heap(members, 1).pop() {
             policy.on_members(Caller::on(core), &mut view);
         }
-        Self { policy, holds: spec.entry().holds(), publishes: spec.entry().publishes }
+        let classes = Classes::new(spec.classes());
+        Self { policy, holds: spec.entry().holds(), publishes: spec.entry().publishes, classes }
     }
 }
 
@@ -87,6 +124,8 @@ pub struct Dispatcher {
     /// True if a task without a pick must wait.
     holds: bool,
     backlog: Backlog,
+    /// Classes of tasks, if the policy distinguishes them.
+    classes: Option<Box<Classes>>,
     /// True if the policy of [`Dispatcher::new`] can probe members by messages. Only [`Dispatcher::set_reports`] reads
     /// it.
     probes: bool,
@@ -101,17 +140,23 @@ impl Dispatcher {
         view.set_publishes(spec.entry().publishes);
         let (caller, holds) = (Caller::on(core), spec.entry().holds());
         let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
-        let since_capacity = if view.pool_exchange().is_some() { QUEUE } else { 0 };
+        let is_shared = view.pool_exchange().is_some();
+        let since_ns = std::array::from_fn(|lane| {
+            let capacity = if lane == 0 { QUEUE } else { QUEUE / LANES };
+            VecDeque::with_capacity(if is_shared { capacity } else { 0 })
+        });
         let backlog = Backlog {
             waiting: 0,
+            of_lane: [0; LANES],
             bound: QUEUE,
             overflow: Overflow::Drop,
             without_members: true,
-            since_ns: VecDeque::with_capacity(since_capacity),
+            since_ns,
         };
-        let probes = spec.can_probe_by_messages();
+        let (probes, pending) = (spec.can_probe_by_messages(), None);
+        let classes = Classes::new(spec.classes());
         let mut dispatcher =
-            Self { policy, view, rng, caller, holds, backlog, probes, pending: None };
+            Self { policy, view, rng, caller, holds, backlog, classes, probes, pending };
         dispatcher.review_members();
         dispatcher
     }
@@ -292,14 +337,27 @@ impl Dispatcher {
         if self.pending.is_some() {
             return self.choose_answered(task);
         }
+        let keeps_reserve = self.keep_reserve(task);
         loop {
             let mut picks = [None];
             self.schedule(&[task], &mut picks);
-            if picks[0].is_some() || !self.holds {
+            // A reserved member has no place for a long task, whoever gives one up.
+            if picks[0].is_some() || !self.holds || keeps_reserve {
                 return picks[0];
             }
             self.write_off(reclaim()?, 1);
         }
+    }
+
+    /// Keeps the policy from reserved members if the task is long. Returns true if so.
+    #[inline]
+    fn keep_reserve(&mut self, task: Task) -> bool {
+        let Some(classes) = &self.classes else { return false };
+        let long = classes.long();
+        let keeps = long.contains(classes.lane(task))
+            && classes.reserves(self.backlog.of(long), self.view.active().len());
+        self.policy.keep_reserve(keeps);
+        keeps
     }
 
     /// Chooses a member for the first waiting task once its probes are answered, and counts it as sent.
@@ -324,6 +382,9 @@ impl Dispatcher {
         picks: Picks<'_>,
         mut reclaim: impl FnMut() -> Option<Member>,
     ) {
+        if self.classes.is_some() {
+            return self.offer_by_class(tasks, picks, reclaim);
+        }
         // With probes in messages every task waits, at least for their answers.
         if self.backlog.waiting > 0 || self.pending.is_some() {
             return picks.fill(None);
@@ -347,8 +408,84 @@ impl Dispatcher {
         }
     }
 
-    /// Decides on one new task, like [`Dispatcher::offer_run`]. Returns `None` if it waits; the caller then appends it
-    /// to its queue.
+    /// Like [`Dispatcher::offer_run`], for a policy with rules for classes: a task waits only if one that it may not
+    /// overtake waits, or if no member may take it.
+    #[cold]
+    fn offer_by_class(
+        &mut self,
+        tasks: &[Task],
+        picks: Picks<'_>,
+        mut reclaim: impl FnMut() -> Option<Member>,
+    ) {
+        let mut blocked = self.blocked();
+        picks.fill(None);
+        for (task, pick) in tasks.iter().zip(picks) {
+            let lane = self.lane(*task);
+            if !blocked.contains(lane) {
+                *pick = self.choose(*task, &mut reclaim);
+                blocked = if pick.is_some() { blocked } else { blocked.and(self.blocked_by(lane)) };
+            }
+        }
+    }
+
+    /// Returns the lanes whose new tasks must wait, because of tasks that wait already.
+    fn blocked(&self) -> Lanes {
+        let waiting = Lane::all().filter(|lane| self.backlog.of_lane[lane.index()] > 0);
+        waiting.fold(Lanes::NONE, |lanes, lane| lanes.and(self.blocked_by(lane)))
+    }
+
+    /// Returns true if a new task must wait: for its probes, or behind other tasks.
+    pub(crate) fn must_wait(&self, task: Task) -> bool {
+        self.pending.is_some() || self.blocked().contains(self.lane(task))
+    }
+
+    /// Returns true if the policy has rules for classes of tasks.
+    #[inline]
+    #[must_use]
+    pub fn has_classes(&self) -> bool {
+        self.classes.is_some()
+    }
+
+    /// Returns the lane in which a task waits.
+    #[inline]
+    #[must_use]
+    pub fn lane(&self, task: Task) -> Lane {
+        self.classes.as_ref().map_or(Lane::FIRST, |classes| classes.lane(task))
+    }
+
+    /// Returns the lanes whose tasks must wait while the first task of `lane` has no member: the other long ones, if
+    /// it is long and members are reserved; otherwise all.
+    #[inline]
+    #[must_use]
+    pub fn blocked_by(&self, lane: Lane) -> Lanes {
+        let long = self.classes.as_ref().map_or(Lanes::NONE, |classes| classes.long());
+        if long.contains(lane) { long } else { Lanes::ALL }
+    }
+
+    /// Returns the lane whose first task is the next to be offered, outside the `blocked` lanes. `since_ns` returns the
+    /// arrival time of a lane's first task; `None` for an empty lane. `None` without such a task.
+    #[inline]
+    pub fn next_lane(
+        &self,
+        blocked: Lanes,
+        since_ns: impl Fn(Lane) -> Option<u64>,
+    ) -> Option<Lane> {
+        // Without classes only the first lane has tasks, except those from an earlier policy.
+        if blocked == Lanes::NONE && self.backlog.of_lane[0] as usize == self.backlog.waiting {
+            return (self.backlog.waiting > 0).then_some(Lane::FIRST);
+        }
+        let open = Lane::all().filter(|&lane| !blocked.contains(lane));
+        let keys = open.filter_map(|lane| Some((self.key(lane, since_ns(lane)?), lane)));
+        keys.min_by_key(|&(key, _)| key).map(|(_, lane)| lane)
+    }
+
+    /// Returns the key of a waiting task: tasks with lower ones go first.
+    fn key(&self, lane: Lane, since_ns: u64) -> u64 {
+        self.classes.as_ref().map_or(since_ns, |classes| classes.key(lane, since_ns))
+    }
+
+    /// Decides on one new task, like [`Dispatcher::offer_run`]. Returns the lane in which it waits, without a pick; the
+    /// caller then appends it to its queue.
     ///
     /// # Errors
     /// Returns the drop reason of a task that can neither be sent nor wait.
@@ -357,34 +494,34 @@ impl Dispatcher {
         &mut self,
         task: Task,
         reclaim: impl FnMut() -> Option<Member>,
-    ) -> Result<Option<Pick>, DropReason> {
+    ) -> Result<Placed, DropReason> {
         let mut picks = [None];
         self.offer_run(&[task], &mut picks, reclaim);
         match picks[0] {
-            Some(pick) => Ok(Some(pick)),
-            None => self.wait().map(|()| None),
+            Some(pick) => Ok(Placed::Sent(pick)),
+            None => self.wait(task).map(Placed::Waits),
         }
     }
 
-    /// Counts a task without a pick as waiting, if the policy holds tasks or other tasks wait.
+    /// Counts a task without a pick as waiting, if the policy holds tasks or other tasks wait. Returns its lane.
     ///
     /// # Errors
     /// Returns the drop reason of a task that may not wait.
     #[inline]
-    pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
+    pub(crate) fn wait(&mut self, task: Task) -> Result<Lane, DropReason> {
         let has_no_member = || !self.backlog.without_members && self.view.active().is_empty();
         if self.backlog.waiting == 0 && (!self.holds || has_no_member()) {
             return Err(DropReason::NoMember);
         }
-        self.join()
+        self.join(self.lane(task))
     }
 
-    /// Counts a task as waiting, and chooses the members to probe for it.
+    /// Counts a task as waiting in this lane, which it returns, and chooses the members to probe for it.
     ///
     /// # Errors
     /// If the queue is full.
     #[inline]
-    pub(super) fn join(&mut self) -> Result<(), DropReason> {
+    pub(super) fn join(&mut self, lane: Lane) -> Result<Lane, DropReason> {
         let has_room = |pending: &PendingProbes| pending.has_room();
         if self.backlog.waiting >= self.backlog.bound
             || !self.pending.as_deref().is_none_or(has_room)
@@ -397,51 +534,62 @@ impl Dispatcher {
             pending.push(rng, &probed, self.view.now_ns());
         }
         self.backlog.waiting += 1;
-        if let Some(pool_exchange) = self.view.pool_exchange() {
-            let since_ns = &mut self.backlog.since_ns;
-            if since_ns.len() < QUEUE {
+        self.backlog.of_lane[lane.index()] += 1;
+        if self.view.pool_exchange().is_some() {
+            let since_ns = &mut self.backlog.since_ns[lane.index()];
+            if since_ns.len() < since_ns.capacity() {
                 since_ns.push_back(self.view.now_ns().max(1)); // 0 means that no task waits
             }
-            pool_exchange.note_oldest(since_ns[0]);
+            self.publish_oldest();
         }
-        Ok(())
+        Ok(lane)
     }
 
-    /// Removes the first waiting task from the count.
+    /// Removes the first waiting task of a lane from the count.
     #[inline]
-    pub(crate) fn leave(&mut self) {
-        self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+    pub(crate) fn leave(&mut self, lane: Lane) {
+        self.discount(lane);
         if let Some(pending) = &mut self.pending {
             pending.pop();
         }
         if self.view.pool_exchange().is_some() {
-            self.backlog.since_ns.pop_front();
+            self.backlog.since_ns[lane.index()].pop_front();
             self.publish_oldest();
         }
     }
 
-    /// Removes the last waiting task from the count; for a caller without room for it.
-    pub(crate) fn leave_last(&mut self) {
+    /// Removes the last waiting task of a lane from the count; for a caller without room for it.
+    pub(crate) fn leave_last(&mut self, lane: Lane) {
         if let Some(pending) = &mut self.pending {
             pending.pop_last();
         }
-        self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+        self.discount(lane);
         if self.view.pool_exchange().is_some() {
-            if self.backlog.since_ns.len() > self.backlog.waiting {
-                self.backlog.since_ns.pop_back();
+            let since_ns = &mut self.backlog.since_ns[lane.index()];
+            if since_ns.len() > self.backlog.of_lane[lane.index()] as usize {
+                since_ns.pop_back();
             }
             self.publish_oldest();
         }
     }
 
-    /// Publishes the arrival time of the first waiting task to all cores.
+    /// Counts one waiting task of a lane less.
+    #[inline]
+    fn discount(&mut self, lane: Lane) {
+        self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+        let waiting = &mut self.backlog.of_lane[lane.index()];
+        *waiting = waiting.saturating_sub(1);
+    }
+
+    /// Publishes the least key of the waiting tasks to all cores.
     #[inline]
     fn publish_oldest(&self) {
         let Some(pool_exchange) = self.view.pool_exchange() else { return };
-        let oldest_ns = self.backlog.since_ns.front().copied();
-        // A long queue records at most `QUEUE` times. A task without a time counts as new. 0 means that no task waits.
+        // A long lane records only its first times. A task without a time counts as new. 0 means that no task waits.
         let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
-        pool_exchange.note_oldest(oldest_ns.unwrap_or(default_ns));
+        let first = Lane::all().zip(&self.backlog.since_ns);
+        let keys = first.filter_map(|(lane, since)| Some(self.key(lane, *since.front()?)));
+        pool_exchange.note_oldest(keys.min().unwrap_or(default_ns));
     }
 
     /// Returns true if tasks wait here and a member has a place that any core may take. The caller then offers the
@@ -525,6 +673,9 @@ impl Dispatcher {
     /// outstanding tasks. If members report in messages, only counts the tasks as answered.
     #[inline]
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
+        if let Some(classes) = &mut self.classes {
+            classes.learn(reports, &self.view);
+        }
         let surplus = match self.caller.reports {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),
             Reports::Messages => self.view.take_answers(reports),
@@ -570,6 +721,10 @@ impl Dispatcher {
         // The caller frees the old policy outside the polling core.
         std::mem::swap(&mut self.policy, &mut prepared.policy);
         std::mem::swap(&mut self.holds, &mut prepared.holds);
+        std::mem::swap(&mut self.classes, &mut prepared.classes);
+        if let (Some(classes), Some(old)) = (&mut self.classes, &prepared.classes) {
+            classes.adopt(old);
+        }
         let shared = self.view.pool_exchange().map(PoolExchange::publishes);
         self.view.set_publishes(prepared.publishes);
         prepared.publishes = shared.unwrap_or(prepared.publishes);

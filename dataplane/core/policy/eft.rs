@@ -23,22 +23,25 @@
 use arrayvec::ArrayVec;
 use rand::Rng as _;
 
+use super::classes::{BOOST, RESERVE};
 use super::conditions::{Conditions, RunWork};
 use super::measured::MemberStatistics;
 use super::silence::SilenceChecks;
 use super::structure::{Level, Rank, SpeedRanks, UNBOUNDED};
-use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, Rng, Runs, Task};
+use super::{AnyPolicy, Caller, ClassRules, Entry, Pick, Picks, Policy, Rng, Runs, Task};
 use crate::state::{Member, MemberStates, Parts, Report, View};
 
 /// `eft`.
 pub const ENTRY: Entry = Entry {
     by_rate: true,
     runs: Runs::LeafHolding,
+    parameters: &[BOOST, RESERVE],
+    classes: |v| ClassRules { boost: v[0], reserve: v[1] as usize },
     ..Entry::new(
         "eft",
         "the earliest finish time by measured delay and load; on one core tasks wait while all members are full",
         "wedjat, after SED, SCD (SIGMETRICS 2021) and R2P2 (ATC 2019)",
-        |_| AnyPolicy::from(Eft::new()),
+        |v| AnyPolicy::from(Eft::new(v[1] as usize)),
     )
 };
 
@@ -185,6 +188,8 @@ pub struct Eft {
     conditions: Box<Conditions>,
     /// True if tasks may wait: this is the only core.
     holds: bool,
+    /// Number of members that long classes may not take.
+    reserve: usize,
     /// Conditions for which the current tables were computed.
     computed_for: TableConditions,
     learned: LearnedRates,
@@ -205,13 +210,14 @@ pub struct Eft {
 }
 
 impl Eft {
-    /// Creates the policy, without measurements.
+    /// Creates the policy, without measurements. Long classes may not take `reserve` of the members.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(reserve: usize) -> Self {
         Self {
             ranks: SpeedRanks::new(HALF),
             conditions: Box::default(),
             holds: false,
+            reserve,
             computed_for: TableConditions { trips: None, load: LOAD_START, is_untimed: false },
             learned: LearnedRates::default(),
             rates: 0.0,
@@ -402,7 +408,7 @@ impl Eft {
             true => learned.rates[member.index()],
             false => view.rate(member),
         };
-        self.ranks.rank(view.members(), view.active(), rate);
+        self.ranks.rank_with_reserve(view.members(), view.active(), self.reserve, rate);
         let all = (0..view.members() as u16).map(Member);
         self.inverse_rates.clear();
         self.inverse_rates.extend(all.map(|member| self.ranks.speed(member).recip()));
@@ -461,12 +467,6 @@ impl Eft {
     }
 }
 
-impl Default for Eft {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// Fills a table with e(q) at index q: the expected number of q tasks that are left after `trips` mean service times.
 fn fill(table: &mut [f64], trips: f64) {
     // One more task adds the probability that at most `count` tasks have ended. Their number has a Poisson
@@ -514,6 +514,10 @@ impl Policy for Eft {
         }
         *rng = local;
         self.conditions.note_picks(picks, view);
+    }
+
+    fn keep_reserve(&mut self, keeps: bool) {
+        self.ranks.keep_reserve(keeps);
     }
 
     /// Adds a task that the caller sent to a member without a pick to the member's queue in the order.
@@ -579,13 +583,13 @@ impl Policy for Eft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Core, Dispatcher};
+    use crate::policy::{Core, Dispatcher, Lane};
     use crate::state::Load;
     use rand::SeedableRng as _;
 
     #[test]
     fn service_is_subtracted_once() {
-        let (mut policy, mut view) = (Eft::new(), View::heap(1, 1).remove(0));
+        let (mut policy, mut view) = (Eft::new(0), View::heap(1, 1).remove(0));
         let mut rng = Rng::seed_from_u64(1);
         policy.on_members(Caller::on(Core::ONLY), &mut view);
         policy.pick_run(&[Task::default()], &mut [None], &mut view, &mut rng);
@@ -652,7 +656,7 @@ mod tests {
         // ends the second task sooner, so that task waits.
         assert_eq!(members(&mut dispatcher, 2), [Some(1), None]);
         for _ in 0..3 {
-            dispatcher.join().unwrap();
+            dispatcher.join(Lane::FIRST).unwrap();
         }
         // With three waiting tasks, the fast member would end the first task later.
         assert_eq!(members(&mut dispatcher, 2), [Some(0), None]);
@@ -676,7 +680,7 @@ mod tests {
         }
         dispatcher.tick(200_000_000);
         let low = dispatcher.beliefs().bound.unwrap();
-        (0..10).for_each(|_| dispatcher.join().unwrap());
+        (0..10).for_each(|_| _ = dispatcher.join(Lane::FIRST).unwrap());
         members(&mut dispatcher, 1);
         reply(&mut dispatcher, 0, 100_000);
         assert!(dispatcher.beliefs().bound.unwrap() > low + 1, "{low}");

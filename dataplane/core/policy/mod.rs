@@ -12,6 +12,7 @@ mod asking;
 mod auto;
 pub mod beliefs;
 mod bounded;
+pub mod classes;
 mod conditions;
 mod dispatcher;
 mod eft;
@@ -45,7 +46,8 @@ pub use asking::{Answer, Probe};
 pub use auto::{Objective, PolicyChoice, fallback};
 pub use beliefs::{Beliefs, Candidates, SelectionBasis};
 pub use bounded::Bounded;
-pub use dispatcher::{Dispatcher, Overflow, PreparedPolicy, exchange, stream_seed};
+pub use classes::{ClassRules, LANES, Lane, Lanes};
+pub use dispatcher::{Dispatcher, Overflow, Placed, PreparedPolicy, exchange, stream_seed};
 pub use eft::Eft;
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
@@ -56,7 +58,7 @@ pub use lsq::Lsq;
 pub use most_served::MostServed;
 pub use notified::{Fallback, ThresholdList};
 pub use ppot::Ppot;
-pub use queue::{Placement, QueueingDispatcher};
+pub use queue::{Placement, QueueingDispatcher, Waiting};
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;
@@ -212,6 +214,9 @@ pub trait Policy {
             Candidates::new(SelectionBasis::Drawn, probed)
         }
     }
+
+    /// Keeps the next picks from reserved members, or allows all members again ([`ClassRules::reserve`]).
+    fn keep_reserve(&mut self, _keeps: bool) {}
 
     /// Handles a task that the caller sent to `member` and counted, without a pick. Such a task must go to the same
     /// member as an earlier one.

@@ -7,21 +7,30 @@
 use std::ops::{Deref, DerefMut};
 
 use super::fifo::{Fifo, Slab};
-use super::{Dispatcher, Pick, Task};
+use super::{Dispatcher, LANES, Lane, Lanes, Pick, Placed, Task};
 use crate::reason::DropReason;
 
 /// A [`Dispatcher`] with its waiting tasks, each represented by an item of the caller: a packet, or a number.
 ///
 /// A task waits if others wait. Otherwise the policy chooses a member, or the task waits if allowed. When a
-/// member may have a free place, the first waiting task is offered again, and then its successors.
+/// member may have a free place, the first waiting task is offered again, and then its successors. A policy with rules
+/// for classes determines which task is the first ([`super::classes`]).
 #[derive(Debug)]
 pub struct QueueingDispatcher<T> {
     /// The policy, and the count of waiting tasks.
     dispatcher: Dispatcher,
     /// Memory for waiting tasks.
-    tasks: Slab<T>,
-    /// Their order.
-    order: Fifo,
+    tasks: Slab<Waiting<T>>,
+    /// Their order in each lane.
+    lanes: [Fifo; LANES],
+}
+
+/// A waiting task.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    item: T,
+    /// Time at which it began to wait, in nanoseconds.
+    since_ns: u64,
 }
 
 /// Result of a decision: the task with its member, or `None` if it waits. Otherwise the task with the reason
@@ -32,7 +41,8 @@ impl<T> QueueingDispatcher<T> {
     /// Creates an empty queue with memory for its current bound ([`Dispatcher::set_queue`]).
     #[must_use]
     pub fn new(dispatcher: Dispatcher) -> Self {
-        Self { tasks: Slab::with_room(dispatcher.queue().0), dispatcher, order: Fifo::EMPTY }
+        let tasks = Slab::with_room(dispatcher.queue().0);
+        Self { dispatcher, tasks, lanes: [Fifo::EMPTY; LANES] }
     }
 
     /// Creates an empty queue without bound, which grows as tasks arrive. For the simulator: a polling core must not
@@ -40,7 +50,7 @@ impl<T> QueueingDispatcher<T> {
     #[must_use]
     pub fn unbounded(mut dispatcher: Dispatcher) -> Self {
         dispatcher.set_queue(usize::MAX, dispatcher.queue().1);
-        Self { dispatcher, tasks: Slab::default(), order: Fifo::EMPTY }
+        Self { dispatcher, tasks: Slab::default(), lanes: [Fifo::EMPTY; LANES] }
     }
 
     /// Decides on a new task.
@@ -50,66 +60,99 @@ impl<T> QueueingDispatcher<T> {
     #[inline]
     pub fn offer(&mut self, task: Task, item: T) -> Placement<T> {
         match self.dispatcher.offer(task, || None) {
-            Ok(Some(pick)) => Ok(Some((item, pick))),
-            Ok(None) => {
-                self.store(item).map(|()| None).map_err(|item| (item, DropReason::QueueFull))
+            Ok(Placed::Sent(pick)) => Ok(Some((item, pick))),
+            Ok(Placed::Waits(lane)) => {
+                self.store(lane, item).map(|()| None).map_err(|item| (item, DropReason::QueueFull))
             }
             Err(reason) => Err((item, reason)),
         }
     }
 
-    /// Appends a task to the queue without a decision, for callers that decide later (model `slots`).
+    /// Appends a task to the first lane without a decision, for callers that decide later (model `slots`).
     ///
     /// # Errors
     /// Returns the task if the queue is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
-        match self.dispatcher.join() {
-            Ok(()) => self.store(item),
+        match self.dispatcher.join(Lane::FIRST) {
+            Ok(lane) => self.store(lane, item),
             Err(_) => Err(item),
         }
     }
 
-    /// Stores a waiting task, which is already counted.
-    fn store(&mut self, item: T) -> Result<(), T> {
+    /// Stores a waiting task of this lane, which is already counted.
+    fn store(&mut self, lane: Lane, item: T) -> Result<(), T> {
+        let waiting = Waiting { item, since_ns: self.dispatcher.view().now_ns() };
         // The bound may have been raised above the available memory.
-        self.tasks.push(&mut self.order, item).inspect_err(|_| self.dispatcher.leave_last())
+        self.tasks.push(&mut self.lanes[lane.index()], waiting).map_err(|waiting| {
+            self.dispatcher.leave_last(lane);
+            waiting.item
+        })
     }
 
-    /// Decides on the first waiting task, if any; `task` describes it to the policy.
+    /// Decides on the first waiting task, if any, and on the first one of each other lane that it does not block.
+    /// `task` describes a task to the policy. Returns the first decision that lets a task leave.
     ///
     /// # Errors
     /// The task, and the reason why it can neither go nor keep waiting.
     #[inline]
-    pub fn next(&mut self, task: impl FnOnce(&T) -> Task) -> Placement<T> {
-        let Some(first) = self.first() else { return Ok(None) };
-        let task = task(first);
-        match self.dispatcher.choose(task, || None) {
-            Some(pick) => Ok(self.pop().map(|item| (item, pick))),
-            None if self.dispatcher.holds_tasks() => Ok(None),
-            None => self.pop().map_or(Ok(None), |item| Err((item, DropReason::NoMember))),
+    pub fn next(&mut self, task: impl Fn(&T) -> Task) -> Placement<T> {
+        let mut blocked = Lanes::NONE;
+        while let Some(lane) = self.next_lane(blocked) {
+            let Some(first) = self.first_of(lane) else { break };
+            let task = task(&first.item);
+            match self.dispatcher.choose(task, || None) {
+                Some(pick) => return Ok(self.pop_from(lane).map(|item| (item, pick))),
+                None if self.dispatcher.holds_tasks() => {
+                    blocked = blocked.and(self.dispatcher.blocked_by(lane));
+                }
+                None => {
+                    let item = self.pop_from(lane);
+                    return item.map_or(Ok(None), |item| Err((item, DropReason::NoMember)));
+                }
+            }
         }
+        Ok(None)
+    }
+
+    /// Returns the lane of the next task to be offered, outside the `blocked` lanes.
+    #[inline]
+    fn next_lane(&self, blocked: Lanes) -> Option<Lane> {
+        self.dispatcher.next_lane(blocked, |lane| Some(self.first_of(lane)?.since_ns))
+    }
+
+    /// Returns the first waiting task of a lane, if any.
+    #[inline]
+    fn first_of(&self, lane: Lane) -> Option<&Waiting<T>> {
+        self.tasks.get(self.lanes[lane.index()].first()?)
     }
 
     /// Returns the first waiting task, if any.
     #[inline]
     #[must_use]
     pub fn first(&self) -> Option<&T> {
-        self.tasks.get(self.order.first()?)
+        self.first_of(self.next_lane(Lanes::NONE)?).map(|waiting| &waiting.item)
+    }
+
+    /// Removes the first waiting task of a lane, if any.
+    #[inline]
+    fn pop_from(&mut self, lane: Lane) -> Option<T> {
+        let waiting = self.tasks.pop(&mut self.lanes[lane.index()])?;
+        self.dispatcher.leave(lane);
+        Some(waiting.item)
     }
 
     /// Removes the first waiting task, if any: after [`Dispatcher::schedule`] chose its member, to drop it, or to
     /// forward it.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        let item = self.tasks.pop(&mut self.order)?;
-        self.dispatcher.leave();
-        Some(item)
+        self.pop_from(self.next_lane(Lanes::NONE)?)
     }
 
-    /// Iterates over the waiting tasks in order.
+    /// Iterates over the waiting tasks of the first task's lane, in order. Without rules for classes these are all.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.tasks.iter(self.order)
+        let lane = self.next_lane(Lanes::NONE).unwrap_or_default();
+        self.tasks.iter(self.lanes[lane.index()]).map(|waiting| &waiting.item)
     }
 
     /// Swaps the memory for waiting tasks for `tasks`, and moves the tasks over. The caller allocates it outside the
@@ -117,13 +160,15 @@ impl<T> QueueingDispatcher<T> {
     ///
     /// # Panics
     /// If `tasks` has too little room and does not grow.
-    pub fn exchange_memory(&mut self, tasks: &mut Slab<T>) {
-        let mut order = Fifo::EMPTY;
-        while let Some(task) = self.tasks.pop(&mut self.order) {
-            order.push(tasks.add(task), tasks);
+    pub fn exchange_memory(&mut self, tasks: &mut Slab<Waiting<T>>) {
+        for lane in &mut self.lanes {
+            let mut moved = Fifo::EMPTY;
+            while let Some(task) = self.tasks.pop(lane) {
+                moved.push(tasks.add(task), tasks);
+            }
+            *lane = moved;
         }
         std::mem::swap(&mut self.tasks, tasks);
-        self.order = order;
     }
 }
 
@@ -183,6 +228,122 @@ mod tests {
     ) -> Result<Option<(T, u16)>, (T, DropReason)> {
         let offered = queueing.offer(Task::default(), item);
         offered.map(|goes| goes.map(|(item, pick)| (item, pick.member.0)))
+    }
+
+    /// Creates a queue that has measured 10 us for tasks of class 1 and 1 ms for those of class 2, and no round trip.
+    /// Its items are the tasks' classes. The time is 1 s.
+    fn measured(policy: &str, members: usize) -> QueueingDispatcher<u16> {
+        let mut queueing = QueueingDispatcher::new(dispatcher(policy, members));
+        for round in 0..200 {
+            let (class, now_ns) = (1 + round as u16 % 2, round * 3_000_000);
+            let service_ns = if class == 1 { 10_000 } else { 1_000_000 };
+            queueing.tick(now_ns);
+            let (_, pick) = queueing.offer(Task::new(class), class).unwrap().unwrap();
+            queueing.tick(now_ns + u64::from(service_ns));
+            queueing.reply(&Report::new(pick.member, Load(0), service_ns).with_class(class));
+        }
+        queueing.tick(1_000_000_000);
+        queueing
+    }
+
+    /// Advances the time.
+    fn advance(queueing: &mut QueueingDispatcher<u16>, ns: u64) {
+        let now_ns = queueing.view().now_ns();
+        queueing.tick(now_ns + ns);
+    }
+
+    /// Offers a task of this class. Returns its member if it goes.
+    fn offer_class(queueing: &mut QueueingDispatcher<u16>, class: u16) -> Option<u16> {
+        let offered = queueing.offer(Task::new(class), class).unwrap();
+        offered.map(|(_, pick)| pick.member.0)
+    }
+
+    /// Lets a task of this class end at a member. Returns class and member of the waiting task that then goes.
+    fn end_task(
+        queueing: &mut QueueingDispatcher<u16>,
+        member: u16,
+        class: u16,
+    ) -> Option<(u16, u16)> {
+        let service_ns = if class == 1 { 10_000 } else { 1_000_000 };
+        queueing.reply(&Report::new(Member(member), Load(0), service_ns).with_class(class));
+        let next = queueing.next(|&class| Task::new(class)).unwrap();
+        next.map(|(class, pick)| (class, pick.member.0))
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn short_task_overtakes_by_the_boost() {
+        for policy in ["jbsq(k=1, boost=1)", "cfcfs(boost=1)", "eft(boost=1)"] {
+            let mut queueing = measured(policy, 1);
+            let start_ns = 1_000_000_000;
+            assert_eq!(offer_class(&mut queueing, 2), Some(0), "{policy}");
+            assert_eq!(offer_class(&mut queueing, 2), None);
+            // Keys: 1000 us for the long task that waits, 110 us and 1005 us for two short ones.
+            queueing.tick(start_ns + 100_000);
+            assert_eq!(offer_class(&mut queueing, 1), None);
+            queueing.tick(start_ns + 995_000);
+            assert_eq!(offer_class(&mut queueing, 1), None);
+            queueing.tick(start_ns + 1_000_000);
+            assert_eq!(end_task(&mut queueing, 0, 2), Some((1, 0)), "{policy}");
+            assert_eq!(end_task(&mut queueing, 0, 1), Some((2, 0)), "{policy}");
+            assert_eq!(end_task(&mut queueing, 0, 2), Some((1, 0)), "{policy}");
+            assert_eq!((end_task(&mut queueing, 0, 1), queueing.waiting()), (None, 0));
+        }
+    }
+
+    #[test]
+    fn without_boost_the_order_is_that_of_arrival() {
+        let mut queueing = measured("eft(reserve=1)", 1);
+        assert_eq!(offer_class(&mut queueing, 2), Some(0));
+        for class in [2, 1, 2] {
+            advance(&mut queueing, 1);
+            assert_eq!(offer_class(&mut queueing, class), None);
+        }
+        let order = [2; 3].map(|class| end_task(&mut queueing, 0, class));
+        assert_eq!(order, [Some((2, 0)), Some((1, 0)), Some((2, 0))]);
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn long_tasks_leave_reserved_members_to_short_ones() {
+        let mut queueing = measured("eft(reserve=1)", 2);
+        assert_eq!([2, 2].map(|class| offer_class(&mut queueing, class)), [Some(1), None]);
+        assert_eq!([1, 1].map(|class| offer_class(&mut queueing, class)), [Some(0), None]);
+        // The short task goes, although the long one has waited longer.
+        assert_eq!(end_task(&mut queueing, 0, 1), Some((1, 0)));
+        assert_eq!(end_task(&mut queueing, 0, 1), None);
+        assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
+        // A short task takes any member, but first a reserved one.
+        assert_eq!(end_task(&mut queueing, 1, 2), None);
+        assert_eq!([1, 1].map(|class| offer_class(&mut queueing, class)), [Some(0), Some(1)]);
+    }
+
+    /// Twice as many long tasks wait as there are members, so that they take the reserved one, too.
+    #[test]
+    fn too_large_a_reserve_ends_under_backlog() {
+        let mut queueing = measured("eft(reserve=1)", 2);
+        let placed = [2; 6].map(|class| offer_class(&mut queueing, class));
+        assert_eq!(placed, [Some(1), None, None, None, None, None]);
+        let next = queueing.next(|&class| Task::new(class)).unwrap();
+        assert_eq!(next.map(|(_, pick)| pick.member.0), Some(0));
+    }
+
+    /// A change of the policy keeps the tasks in their lanes. They then go in the order of arrival.
+    #[test]
+    fn tasks_of_all_lanes_outlive_a_change() {
+        let mut queueing = measured("jbsq(k=1, boost=1)", 1);
+        assert_eq!(offer_class(&mut queueing, 2), Some(0));
+        for class in [2, 1, 2] {
+            advance(&mut queueing, 1);
+            assert_eq!(offer_class(&mut queueing, class), None);
+        }
+        let plain = "jbsq(k=1)".parse().unwrap();
+        queueing.swap_policy(&mut PreparedPolicy::new(&plain, 1, Core::ONLY));
+        queueing.review_members();
+        advance(&mut queueing, 1);
+        assert_eq!(offer_class(&mut queueing, 1), None);
+        let order = [2; 4].map(|class| end_task(&mut queueing, 0, class).unwrap().0);
+        assert_eq!((order, queueing.waiting()), ([2, 1, 2, 1], 0));
     }
 
     /// Decides on the first waiting task. Returns its item if it goes.
@@ -327,13 +488,14 @@ mod tests {
         let mut dispatcher = dispatcher("jbsq(k=1)", 2);
         let mut unfinished = vec![Member(1), Member(1)];
         let task = Task::default();
-        let places = [0; 2].map(|_| dispatcher.offer(task, || None).unwrap().unwrap().member);
+        let places =
+            [0; 2].map(|_| dispatcher.offer(task, || None).unwrap().pick().unwrap().member);
         assert_ne!(places[0], places[1]);
-        let pick = dispatcher.offer(task, || unfinished.pop()).unwrap().unwrap();
+        let pick = dispatcher.offer(task, || unfinished.pop()).unwrap().pick().unwrap();
         assert_eq!((pick.member, unfinished.len(), dispatcher.waiting()), (Member(1), 1, 0));
         // A task that must wait behind others takes no place away.
-        assert_eq!(dispatcher.offer(task, || None), Ok(None));
-        assert_eq!(dispatcher.offer(task, || unfinished.pop()), Ok(None));
+        assert_eq!(dispatcher.offer(task, || None), Ok(Placed::Waits(Lane::FIRST)));
+        assert_eq!(dispatcher.offer(task, || unfinished.pop()), Ok(Placed::Waits(Lane::FIRST)));
         assert_eq!((unfinished.len(), dispatcher.waiting()), (1, 2));
         let pick = dispatcher.choose(task, || unfinished.pop()).unwrap();
         assert_eq!((pick.member, unfinished.len()), (Member(1), 0));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::member::Notify;
-use super::{AnyPolicy, CATALOGUE};
+use super::{AnyPolicy, CATALOGUE, ClassRules};
 use crate::nearest::did_you_mean;
 use crate::state::PublishedState;
 
@@ -47,6 +47,8 @@ pub struct Entry {
     /// Returns the maximum number of unfinished tasks at a member. `None` without a maximum, or for a
     /// policy that determines it at run time.
     pub(super) bound: fn(&[f64]) -> Option<u32>,
+    /// Returns the rules for classes of tasks.
+    pub(super) classes: fn(&[f64]) -> ClassRules,
     /// Builds the policy.
     pub(super) build: fn(&[f64]) -> AnyPolicy,
 }
@@ -186,6 +188,7 @@ impl Entry {
             notify: |_| Notify::Reply,
             queue_access: |_| QueueAccess::ReportsOnly,
             bound: |_| None,
+            classes: |_| ClassRules::default(),
             build,
         }
     }
@@ -371,6 +374,12 @@ impl PolicySpec {
     #[must_use]
     pub fn bound(&self) -> Option<u32> {
         (self.entry.bound)(&self.values)
+    }
+
+    /// Returns its rules for classes of tasks.
+    #[must_use]
+    pub fn classes(&self) -> ClassRules {
+        (self.entry.classes)(&self.values)
     }
 
     /// Builds a new policy of this kind.

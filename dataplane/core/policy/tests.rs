@@ -827,10 +827,10 @@ fn longest_waiting_task_goes_first_unless_stalled() {
         cores.exchange(true);
     };
     tick(&mut cores, 1_000);
-    assert!(cores.dispatchers[1].offer(task, || None).unwrap().is_some());
-    assert_eq!(cores.dispatchers[0].offer(task, || None), Ok(None));
+    assert!(cores.dispatchers[1].offer(task, || None).unwrap().pick().is_some());
+    assert_eq!(cores.dispatchers[0].offer(task, || None), Ok(Placed::Waits(Lane::FIRST)));
     tick(&mut cores, 2_000);
-    assert_eq!(cores.dispatchers[1].offer(task, || None), Ok(None));
+    assert_eq!(cores.dispatchers[1].offer(task, || None), Ok(Placed::Waits(Lane::FIRST)));
     // The second core learns of the free place, and leaves it to the first.
     reply(&mut cores.dispatchers[1], 0, 0);
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
@@ -841,7 +841,7 @@ fn longest_waiting_task_goes_first_unless_stalled() {
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 9_000);
     assert!(cores.dispatchers[1].choose(task, || None).is_some());
-    cores.dispatchers[1].leave();
+    cores.dispatchers[1].leave(Lane::FIRST);
     assert!(!cores.dispatchers[0].may_release());
 }
 

@@ -22,7 +22,7 @@ use crate::node::tap::{TapCommands, TapCore};
 use crate::node::{Commands, Egress, Node, PacketStore, Timing};
 use crate::reason::DropReason;
 use crate::stage::fabric::OutgoingMessage;
-use crate::stage::{PortAddress, Side, Stages, Verdict};
+use crate::stage::{FirstTask, PortAddress, Side, Stages, Verdict};
 use crate::state::{Counter, Gauge};
 use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
@@ -44,15 +44,15 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
     fn offer(
         &mut self,
         stages: &mut Stages,
-        (pool, port): (usize, usize),
+        first: FirstTask,
         now: u64,
         packet: &mut B,
     ) -> Option<Verdict> {
         let Some(explainer) = self.0.explains().then(|| self.0.explainer()).flatten() else {
-            return stages.offer(pool, port, now, packet.bytes_mut());
+            return stages.offer(first, now, packet.bytes_mut());
         };
-        explainer.draft_at(stages, Some(port as u8), now, packet.bytes());
-        let verdict = stages.offer(pool, port, now, packet.bytes_mut());
+        explainer.draft_at(stages, Some(first.port as u8), now, packet.bytes());
+        let verdict = stages.offer(first, now, packet.bytes_mut());
         match verdict {
             Some(verdict) => {
                 explainer.settle_at(stages, Moment::Waited, verdict.into(), packet.bytes());
@@ -281,8 +281,9 @@ where
                     self.explain_drop(&oldest, now, reason);
                 }
             }
-            Verdict::Queue { pool } => {
-                if let Err(packet) = self.node.enqueue(packet, usize::from(pool), from, now) {
+            Verdict::Queue { pool, lane } => {
+                let place = FirstTask { pool: pool.into(), lane, port: from };
+                if let Err(packet) = self.node.enqueue(packet, place, now) {
                     self.explain_drop(&packet, now, DropReason::QueueFull);
                 }
             }

@@ -2,7 +2,7 @@
 //! format call these functions. The policies and the checks of the workers are those of packets.
 
 use super::{Stages, Verdict, classify, schedule};
-use crate::policy::Task;
+use crate::policy::{Lane, Placed, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Report};
 
@@ -43,11 +43,11 @@ impl Stages {
         };
         schedule::offer_run(self, pool, tasks, |stages, index, placement| {
             let choice = match placement {
-                Ok(Some(pick)) => Choice::Worker {
+                Ok(Placed::Sent(pick)) => Choice::Worker {
                     worker: stages.network.target(pool, pick.member).worker,
                     idle: pick.idle,
                 },
-                Ok(None) => Choice::Held,
+                Ok(Placed::Waits(_)) => Choice::Held,
                 Err(DropReason::QueueFull) if stages.refuses(pool) => {
                     stages.counters.add(Counter::Refused, 1);
                     Choice::Refused
@@ -64,7 +64,7 @@ impl Stages {
 
     /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must keep
     /// waiting, else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
-    pub fn offer_by_value(&mut self, pool: usize, task: Task) -> Option<Verdict> {
+    pub fn offer_by_value(&mut self, pool: usize, lane: Lane, task: Task) -> Option<Verdict> {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {
                 let worker = self.network.target(pool, pick.member).worker;
@@ -76,7 +76,7 @@ impl Stages {
                 Verdict::Drop(DropReason::NoMember)
             }
         };
-        self.leave(pool);
+        self.leave(pool, lane);
         Some(verdict)
     }
 

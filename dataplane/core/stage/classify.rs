@@ -91,7 +91,8 @@ fn reply(
     let worker = sender(&stages.network, frame, parsed, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     verify((&stages.network, port), &worker, frame, parsed, &[])?;
-    let report = Report::new(worker.member, Load::tasks(answer.queue), answer.service_ns);
+    let report = Report::new(worker.member, Load::tasks(answer.queue), answer.service_ns)
+        .with_class(answer.class);
     apply_reports(stages, usize::from(worker.pool), &mut [report]);
     Ok(())
 }
@@ -133,6 +134,8 @@ struct Answer {
     queue: u16,
     /// Service time of the answered task; 0 if unknown.
     service_ns: u32,
+    /// Class of the answered task; 0 if unknown.
+    class: u16,
 }
 
 impl Answer {
@@ -143,11 +146,16 @@ impl Answer {
     #[inline(always)]
     fn read(payload: &[u8]) -> Result<Self, DropReason> {
         let header = Header::parse(payload)?;
+        let extension = match header.extended {
+            true => Extension::parse(payload),
+            false => Extension::default(),
+        };
         Ok(Self {
             worker: header.src,
             pool: header.pool,
             queue: if header.code == Code::TaskDoneIdle { 0 } else { header.qlen },
-            service_ns: if header.extended { Extension::parse(payload).service_ns } else { 0 },
+            service_ns: extension.service_ns,
+            class: extension.class,
         })
     }
 }

@@ -54,7 +54,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{self, Dispatcher, Reports};
+use crate::policy::{self, Dispatcher, Lane, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, MemberPresence, Neighbours};
@@ -65,6 +65,17 @@ const KEEPS_UP: usize = BURST / 4;
 /// Bounds on the number of packets between two exchanges of an overloaded core: about 25 and 100 us. Moving cache lines
 /// then costs little of its time, and response times stay the same (docs/explanation/consistency.md).
 const EXCHANGE_PACKETS: (usize, usize) = (16 * BURST, 64 * BURST);
+
+/// First task of a lane of a pool's central queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstTask {
+    /// Index of the pool.
+    pub pool: usize,
+    /// Its lane.
+    pub lane: Lane,
+    /// Index of the port that received it.
+    pub port: usize,
+}
 
 /// Result of the stages for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +102,8 @@ pub enum Verdict {
     Queue {
         /// Index of the pool.
         pool: u16,
+        /// Lane of the task's class.
+        lane: Lane,
     },
     /// Consumed, and turned into an answer (ARP, registrations, refusals). The caller sends it out of the
     /// port that received the packet.
@@ -596,33 +609,27 @@ impl Stages {
         self.freed = true;
     }
 
-    /// Decides on the first task of a pool's central queue, received by port `port`. Returns `None` if the
-    /// task must keep waiting. Otherwise the task is no longer in that queue.
-    pub fn offer(
-        &mut self,
-        pool: usize,
-        port: usize,
-        now: u64,
-        frame: &mut [u8],
-    ) -> Option<Verdict> {
-        let verdict = schedule::offered(self, pool, port, now, frame)?;
-        self.leave(pool);
+    /// Decides on the first task of a lane of a pool's central queue. Returns `None` if the task must keep waiting.
+    /// Otherwise the task is no longer in that queue.
+    pub fn offer(&mut self, first: FirstTask, now: u64, frame: &mut [u8]) -> Option<Verdict> {
+        let verdict = schedule::offered(self, first.pool, first.port, now, frame)?;
+        self.leave(first.pool, first.lane);
         if let Verdict::Drop(reason) = verdict {
             self.counters.drop(reason, 1);
         }
         Some(verdict)
     }
 
-    /// Records that the first task of a pool's central queue has left it. The caller of the stages calls this for a
-    /// task that it removes itself, and [`Stages::offer`] for a task that it decided on.
-    pub fn leave(&mut self, pool: usize) {
-        self.dispatchers[pool].leave();
+    /// Records that the first task of a lane of a pool's central queue has left it. The caller of the stages calls this
+    /// for a task that it removes itself, and [`Stages::offer`] for a task that it decided on.
+    pub fn leave(&mut self, pool: usize, lane: Lane) {
+        self.dispatchers[pool].leave(lane);
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Records that the last task of a pool's central queue found no room there.
-    pub fn leave_last(&mut self, pool: usize) {
-        self.dispatchers[pool].leave_last();
+    /// Records that the last task of a lane of a pool's central queue found no room there.
+    pub fn leave_last(&mut self, pool: usize, lane: Lane) {
+        self.dispatchers[pool].leave_last(lane);
         self.waiting = self.waiting.saturating_sub(1);
     }
 

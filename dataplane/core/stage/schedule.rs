@@ -11,7 +11,7 @@ use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Overflow, Pick, Task};
+use crate::policy::{Overflow, Pick, Placed, Task};
 use crate::reason::DropReason;
 use crate::state::Counter;
 use crate::wire::task::{Extension, Header};
@@ -94,8 +94,8 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
     run.indices.clear();
 }
 
-/// Decision on a new task: its member, `None` for waiting, or the reason for refusing it.
-pub(super) type Placement = Result<Option<Pick>, DropReason>;
+/// Decision on a new task, or the reason for refusing it.
+pub(super) type Placement = Result<Placed, DropReason>;
 
 /// Decides on at most [`BURST`] new tasks of one pool (by index). Calls `take` with each decision and the
 /// index of its task, in order. In pools with waiting tasks, once a task must wait, those behind it wait too.
@@ -112,10 +112,10 @@ pub(super) fn offer_run(
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let Stages { dispatchers, affinity, .. } = stages;
     dispatchers[pool].offer_run(tasks, &mut picks[..tasks.len()], || affinity.reclaim(pool));
-    for (index, pick) in picks.iter().enumerate().take(tasks.len()) {
+    for (index, (task, pick)) in tasks.iter().zip(picks).enumerate() {
         let placement = match pick {
-            Some(_) => Ok(*pick),
-            None => stages.wait(pool),
+            Some(pick) => Ok(Placed::Sent(pick)),
+            None => stages.wait(pool, *task),
         };
         if pick.is_some() {
             stages.note_pick(pool);
@@ -159,10 +159,10 @@ impl Stages {
     /// # Errors
     /// Reason why it may not wait.
     #[inline]
-    pub(super) fn wait(&mut self, pool: usize) -> Placement {
-        self.dispatchers[pool].wait()?;
+    pub(super) fn wait(&mut self, pool: usize, task: Task) -> Placement {
+        let lane = self.dispatchers[pool].wait(task)?;
         self.waiting += 1;
-        Ok(None)
+        Ok(Placed::Waits(lane))
     }
 
     /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if meanwhile its pool
@@ -187,10 +187,10 @@ fn settle(
     verdict: &mut Verdict,
 ) {
     match placement {
-        Ok(Some(pick)) => assign(pool, pick, packet),
-        Ok(None) => {
+        Ok(Placed::Sent(pick)) => assign(pool, pick, packet),
+        Ok(Placed::Waits(lane)) => {
             packet.kind = PacketKind::Waiting;
-            *verdict = Verdict::Queue { pool: pool as u16 };
+            *verdict = Verdict::Queue { pool: pool as u16, lane };
         }
         // Only the first packet of a task is returned, so that its client is notified once.
         Err(DropReason::QueueFull) if packet.is_first() && stages.refuses(pool) => {
@@ -264,11 +264,11 @@ fn place_packet(
 ) {
     // The first packet of the task may be among the waiting ones. A policy that asks workers by probes lets each task
     // wait.
-    let dispatcher = &stages.dispatchers[pool];
-    let is_next = dispatcher.waiting() == 0 && !dispatcher.sends_probes();
+    let task = Task::new(class(parsed, frame));
+    let is_next = !stages.dispatchers[pool].must_wait(task);
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
-        Err(DropReason::NoMember) => stages.wait(pool),
-        result => result.map(Some),
+        Err(DropReason::NoMember) => stages.wait(pool, task),
+        result => result.map(Placed::Sent),
     };
     settle(stages, pool, placement, parsed, verdict);
 }

@@ -181,6 +181,8 @@ pub struct Report {
     pub load: Load,
     /// Processing time of the task just answered; 0 if unknown.
     pub service_ns: u32,
+    /// Class of the task just answered; 0 if unknown.
+    pub class: u16,
     /// The answered decision, if known. Set in the simulator; packets do not carry it.
     pub decision: Option<DecisionNumber>,
 }
@@ -190,7 +192,14 @@ impl Report {
     #[inline(always)]
     #[must_use]
     pub const fn new(member: Member, load: Load, service_ns: u32) -> Self {
-        Self { member, load, service_ns, decision: None }
+        Self { member, load, service_ns, class: 0, decision: None }
+    }
+
+    /// Returns the report for an answered task of this class.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_class(self, class: u16) -> Self {
+        Self { class, ..self }
     }
 
     /// Returns true if the member has no tasks.

@@ -19,7 +19,6 @@ use wedjat_desired::control::Change;
 use wedjat_sim::advise::auto::{Auto, CaptureRequest, Kind, Step};
 use wedjat_sim::advise::conditions::{ConditionArgs, Conditions};
 use wedjat_sim::advise::{self, advise_under, usual_tasks};
-use wedjat_sim::candidates::eligible_policies;
 
 use crate::advice::{CaptureFile, SNAPLEN, lost_too_many, node_pool};
 
@@ -172,11 +171,10 @@ impl Chooser {
             Step::Simulate(conditions) => {
                 self.choices += 1;
                 let tasks = self.tasks.min(usual_tasks(&conditions.model));
-                let policies: Vec<_> = eligible_policies().collect();
                 // Round `r` simulates with the seed plus `r`. With 16 between choices, no two share a seed.
                 let arguments = advise::Arguments {
                     objective: Some(objective.to_string()),
-                    policy: Some(policies.join(",")),
+                    policy: Some(conditions.eligible_policies()),
                     tasks: Some(tasks.to_string()),
                     seed: Some((self.choices * 16).to_string()),
                     threads: Some("1".to_owned()),

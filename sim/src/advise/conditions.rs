@@ -14,6 +14,7 @@ use wedjat_workload::service::Service;
 use super::capture::CapturedTasks;
 use super::measure::{Measurement, ServiceClass, ServiceTimes};
 use super::node::NodePool;
+use crate::candidates::{class_policies, eligible_policies};
 use crate::model::Model;
 use crate::{SimArgs, ct, plan};
 
@@ -286,6 +287,19 @@ impl Conditions {
             0 => self.service_classes().iter().map(|class| class.class.into()).collect(),
             count => (1..=count).collect(),
         }
+    }
+
+    /// Returns the policies that treat long tasks differently, if the tasks have classes.
+    #[must_use]
+    pub fn class_policies(&self) -> Vec<String> {
+        class_policies(self.classes().len(), self.model.speeds.len())
+    }
+
+    /// Returns the policies that a node may choose itself, as a list for an option.
+    #[must_use]
+    pub fn eligible_policies(&self) -> String {
+        let names = eligible_policies().map(str::to_owned);
+        names.chain(self.class_policies()).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -155,7 +155,8 @@ impl Emulation {
                 Step::Wait => continue,
                 Step::Decided(decision) => decision,
                 Step::Simulate(conditions) => {
-                    let arguments = self.choice(decisions.len() as u64, &running);
+                    let policies = conditions.eligible_policies();
+                    let arguments = self.choice(decisions.len() as u64, &running, policies);
                     let report = advise_under(&arguments, *conditions, &|| true);
                     auto.decide(now, report.as_ref().map_err(String::clone))
                 }
@@ -214,6 +215,7 @@ impl Emulation {
             script: script.collect(),
             tasks: TASKS,
             warmup: 0.0,
+            measures_classes: true,
             seed: self.seed,
             observer: Observer { records_tasks: true, ..Observer::hidden() },
             ..model
@@ -228,11 +230,10 @@ impl Emulation {
 
     /// Returns the options of a choice. Its round `r` simulates with the seed plus `r`. With 16 between choices, no two
     /// share a seed.
-    fn choice(&self, number: u64, running: &str) -> Arguments {
-        let policies = || eligible_policies().collect::<Vec<_>>().join(",");
+    fn choice(&self, number: u64, running: &str, policies: String) -> Arguments {
         Arguments {
             running: Some(running.to_owned()),
-            policy: self.arguments.policy.clone().or_else(|| Some(policies())),
+            policy: self.arguments.policy.clone().or(Some(policies)),
             seed: Some((self.seed + 16 * (number + 1)).to_string()),
             ..self.arguments.clone()
         }

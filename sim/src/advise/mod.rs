@@ -215,13 +215,15 @@ impl Candidate {
         arguments: &Arguments,
         conditions: &Conditions,
     ) -> Result<(Vec<Self>, Option<usize>), String> {
-        let names = match &arguments.policy {
-            Some(text) => list("policy", text)?,
-            None => worker_policies().collect(),
+        let names: Vec<String> = match &arguments.policy {
+            Some(text) => list("policy", text)?.into_iter().map(str::to_owned).collect(),
+            None => {
+                worker_policies().map(str::to_owned).chain(conditions.class_policies()).collect()
+            }
         };
         let mut candidates: Vec<Self> = Vec::new();
         for name in names {
-            add(&mut candidates, Self::parse("policy", name)?);
+            add(&mut candidates, Self::parse("policy", &name)?);
         }
         let running = Self::running(arguments, conditions)?;
         let running = running.map(|running| add(&mut candidates, running));

@@ -13,7 +13,7 @@ use wedjat::cpus::thread_time;
 use crate::advise::conditions::{ConditionArgs, Conditions, worker_count};
 use crate::advise::emulation::{Emulation, TimedChange};
 use crate::advise::{self};
-use crate::sim::candidates::eligible_policies;
+use crate::sim::candidates::{class_policies, eligible_policies};
 use crate::sim::ct;
 use crate::sim::model::Cell;
 use crate::sim::{SimArgs, rows_of};
@@ -111,7 +111,9 @@ fn p99s(conditions: &ct::Config, arguments: &Arguments) -> Result<Vec<(String, f
         let config = ct::Config { policy, tasks: arguments.tasks, ..conditions.clone() };
         Ok::<_, String>(Cell::of_policy(name, config))
     };
-    let cells = eligible_policies().map(cell).collect::<Result<_, _>>()?;
+    let of_classes = class_policies(conditions.service.classes(), conditions.speeds.len());
+    let names = eligible_policies().map(str::to_owned).chain(of_classes);
+    let cells = names.map(|name| cell(&name)).collect::<Result<_, _>>()?;
     let flags = SimArgs {
         seed: Some("1000".to_owned()),
         seeds: Some(arguments.seeds.to_string()),

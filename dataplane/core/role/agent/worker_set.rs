@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
 use crate::policy::fifo::Slab;
-use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
+use crate::policy::{Dispatcher, Overflow, Pick, QueueingDispatcher, Task, Waiting};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, TaskPosition, WorkerIdentity};
 use crate::stage::DispatcherChange;
@@ -254,7 +254,7 @@ impl<T: Work> WorkerSet<T> {
     }
 
     /// Exchanges the memory for waiting tasks with `memory`, which must have room for all of them.
-    pub fn exchange_memory(&mut self, memory: &mut Slab<T>) {
+    pub fn exchange_memory(&mut self, memory: &mut Slab<Waiting<T>>) {
         self.dispatcher.exchange_memory(memory);
     }
 
@@ -460,7 +460,8 @@ impl<T: Work> WorkerSet<T> {
                     Outcome::Reply { service_ns, .. } => service_ns,
                     _ => 0,
                 };
-                reports.push(Report::new(member, load, service_ns));
+                let class = held[position.slot].as_ref().map_or(0, |task| task.ids().class);
+                reports.push(Report::new(member, load, service_ns).with_class(class));
                 ends.push((position, outcome));
             }
             self.dispatcher.reply_run(&reports);
@@ -499,6 +500,12 @@ impl<T: Work> WorkerSet<T> {
     /// waiting.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
+        if self.dispatcher.has_classes() {
+            // The order depends on each decision. A policy with classes holds tasks, so that none is refused here.
+            let next = self.dispatcher.next(|task| Task::new(task.ids().class));
+            let given = next.ok().flatten();
+            return given.map(|(task, pick)| self.give_waiting(task, pick, now, done)).is_some();
+        }
         // Tasks that remain from an earlier, bounded policy go one by one to workers with room in their channels: the
         // present policy has no bound that limits its picks.
         let most = if self.dispatcher.holds_tasks() { most.clamp(1, BURST) } else { 1 };
@@ -515,18 +522,30 @@ impl<T: Work> WorkerSet<T> {
             }
             let Some(task) = self.dispatcher.pop() else { break };
             given_count += 1;
-            let view = self.dispatcher.view();
-            view.note_wait(view.now_ns().saturating_sub(task.since_ns()));
-            if let Err((task, reason)) = self.give(pick.member, task, now) {
-                // The channel has fewer slots than the policy's bound.
-                let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
-                let (identity, left) = (entry.identity, entry.link.sender().outstanding());
-                let (channel, outcome) = (entry.link.channel(), Err(reason));
-                let position = TaskPosition::default();
-                done(Completion { task, identity, left, outcome, channel, position });
-            }
+            self.give_waiting(task, pick, now, done);
         }
         given_count == tasks.len()
+    }
+
+    /// Gives a task that waited to its member, or ends it if the channel has no room.
+    #[inline]
+    fn give_waiting(
+        &mut self,
+        task: T,
+        pick: Pick,
+        now: u64,
+        done: &mut impl FnMut(Completion<'_, T>),
+    ) {
+        let view = self.dispatcher.view();
+        view.note_wait(view.now_ns().saturating_sub(task.since_ns()));
+        if let Err((task, reason)) = self.give(pick.member, task, now) {
+            // The channel has fewer slots than the policy's bound.
+            let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
+            let (identity, left) = (entry.identity, entry.link.sender().outstanding());
+            let (channel, outcome) = (entry.link.channel(), Err(reason));
+            let position = TaskPosition::default();
+            done(Completion { task, identity, left, outcome, channel, position });
+        }
     }
 
     /// Updates the time of a policy that queues tasks. It needs the time at each poll; others get it at ticks.

@@ -34,7 +34,7 @@ use super::unreachable::{Sources, UnreachableSource};
 use super::{Stages, Verdict, Verdicts, classify};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Dispatcher, Pick};
+use crate::policy::{Dispatcher, Pick, Placed, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
@@ -382,12 +382,15 @@ fn report<A: FastPath>(
                 classify::is_sent_by(network.server(worker.server), neighbours, port, head)
             }
         };
-    let service_ns = match CodeByte::at(head[A::PAYLOAD]).is_extended() {
-        true => Extension::parse(&frame[A::PAYLOAD..]).service_ns,
-        false => 0,
+    let (service_ns, class) = match CodeByte::at(head[A::PAYLOAD]).is_extended() {
+        true => {
+            let Extension { service_ns, class, .. } = Extension::parse(&frame[A::PAYLOAD..]);
+            (service_ns, class)
+        }
+        false => (0, 0),
     };
     let load = Load::tasks(task::reported_queue(&head[A::PAYLOAD..]));
-    accepted.then_some(Report::new(worker.member, load, service_ns))
+    accepted.then_some(Report::new(worker.member, load, service_ns).with_class(class))
 }
 
 /// Implements [`FastPath::check_proofs`]. `read` reads the signed blocks of a frame.
@@ -458,7 +461,8 @@ fn tasks<A: FastPath, B: Buf>(
         mark_full::<A, B>(&stages.dispatchers[pool], indices.zip(&*picks), packets);
     }
     if sent < indices.len() as u64 {
-        hold::<A, B>(stages, pool, indices.zip(&*picks), packets, verdicts);
+        let tasks = indices.zip(&*picks).zip(fields.tasks.iter().copied());
+        hold::<A, B>(stages, pool, tasks, packets, verdicts);
     }
 }
 
@@ -490,23 +494,24 @@ pub fn is_completions<A: Layout>(frame: &[u8]) -> bool {
 }
 
 /// Queues the tasks without a pick in the pool's central queue, or drops them if they may not wait. Drops tasks too
-/// short to send. `tasks` has all tasks of the run, by index in the burst.
+/// short to send. `tasks` has all tasks of the run, by index in the burst, with their picks.
 #[cold]
 fn hold<'a, A: FastPath, B: Buf>(
     stages: &mut Stages,
     pool: usize,
-    tasks: impl Iterator<Item = (usize, &'a Option<Pick>)>,
+    tasks: impl Iterator<Item = ((usize, &'a Option<Pick>), Task)>,
     packets: &[B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
-    for (index, pick) in tasks {
+    for ((index, pick), task) in tasks {
         let placement = match pick {
-            None => stages.wait(pool),
+            None => stages.wait(pool, task),
             Some(_) if packets[index].bytes().len() < A::HEAD => Err(DropReason::TaskShort),
             Some(_) => continue,
         };
         let verdict = match placement {
-            Ok(_) => Verdict::Queue { pool: pool as u16 },
+            Ok(Placed::Waits(lane)) => Verdict::Queue { pool: pool as u16, lane },
+            Ok(Placed::Sent(_)) => continue, // impossible: `wait` sends no task
             Err(reason) => {
                 stages.counters.drop(reason, 1);
                 Verdict::Drop(reason)
@@ -558,9 +563,9 @@ pub(super) mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::policy::Overflow;
+    use crate::policy::{Lane, Overflow};
     use crate::stage::fixture::{self, Fixture};
-    use crate::stage::{IpOptions, PortAddress, Side, Stages};
+    use crate::stage::{FirstTask, IpOptions, PortAddress, Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::ChecksumDelta;
     use crate::wire::ether::Mac;
@@ -785,14 +790,16 @@ pub(super) mod tests {
                     prop_assert_eq!(fast.bytes(), slow.bytes());
                 }
                 let waiting = frames.into_iter().zip(fast_verdicts);
-                queue.extend(waiting.filter(|(_, verdict)| *verdict == Verdict::Queue { pool: 0 }));
+                let queued = Verdict::Queue { pool: 0, lane: Lane::FIRST };
+                let first = FirstTask { pool: 0, lane: Lane::FIRST, port: 0 };
+                queue.extend(waiting.filter(|(_, verdict)| *verdict == queued));
                 prop_assert_eq!((with.waiting(), without.waiting()), (queue.len(), queue.len()));
                 let freed = with.take_freed();
                 prop_assert_eq!(freed, without.take_freed());
                 while let Some((frame, _)) = queue.front_mut().filter(|_| freed) {
                     let mut other = frame.clone();
-                    let verdict = with.offer(0, 0, 1, frame);
-                    prop_assert_eq!(verdict, without.offer(0, 0, 1, &mut other));
+                    let verdict = with.offer(first, 1, frame);
+                    prop_assert_eq!(verdict, without.offer(first, 1, &mut other));
                     prop_assert_eq!(&*frame, &other);
                     if verdict.is_none() {
                         break;

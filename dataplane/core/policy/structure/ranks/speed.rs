@@ -7,6 +7,9 @@
 //! tasks that will end before a new one arrives. It may also have a bound. A member whose queue has reached the bound
 //! is *full* and never in the front.
 //!
+//! Some members may be *reserved*. They form classes of their own, behind all others. A run of choices may be kept from
+//! them; otherwise it takes a reserved member first among equal times.
+//!
 //! The *soonest* time is the earliest completion time of one more task. The *best classes* are those with a member of
 //! that time.
 
@@ -117,10 +120,12 @@ impl Side {
 pub struct SpeedRanks {
     /// Queue and place of each member.
     cells: Vec<Cell>,
-    /// Classes by ascending speed.
+    /// Classes by ascending speed; then those of the reserved members, in the same order.
     classes: Vec<Class>,
     /// Speeds of the classes, in ascending order.
     steps: Vec<f64>,
+    /// True while choices are kept from reserved members.
+    keeps_reserve: bool,
     /// Class of each member.
     class: Vec<u8>,
     /// Earliest completion time of one more task, over all classes.
@@ -145,6 +150,7 @@ impl SpeedRanks {
             cells: Vec::new(),
             classes: Vec::new(),
             steps: Vec::new(),
+            keeps_reserve: false,
             class: Vec::new(),
             soonest: f64::INFINITY,
             best_classes: 0,
@@ -155,17 +161,35 @@ impl SpeedRanks {
     /// Ranks the members in `active`, out of `members`, by the speeds that `rate` returns. Members keep their queues.
     /// Discards tables and bounds, because the classes may change.
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
+        self.rank_with_reserve(members, active, 0, rate);
+    }
+
+    /// Like [`SpeedRanks::rank`], with `reserve` members reserved: the first active ones, but at most all except one.
+    pub fn rank_with_reserve(
+        &mut self,
+        members: usize,
+        active: &[Member],
+        reserve: usize,
+        rate: impl Fn(Member) -> f64,
+    ) {
         stretches::resize(&mut self.cells, members);
         let all = (0..members as u16).map(Member);
+        let steps_max = if reserve > 0 { CLASSES_MAX / 2 } else { CLASSES_MAX };
         self.steps.clear();
         self.steps.extend(all.clone().map(&rate));
-        make_steps(&mut self.steps);
+        make_steps(&mut self.steps, steps_max);
         self.class.clear();
         self.class.extend(all.map(|member| nearest(&self.steps, rate(member))));
+        let reserved = &active[..reserve.min(active.len().saturating_sub(1))];
+        for member in reserved {
+            self.class[member.index()] += self.steps.len() as u8;
+        }
         self.classes.clear();
-        self.classes.reserve(members.clamp(1, CLASSES_MAX));
+        self.classes.reserve((2 * members).clamp(1, CLASSES_MAX));
         let mut start = 0;
-        for (number, &speed) in self.steps.iter().enumerate() {
+        let sets = if reserved.is_empty() { 1 } else { 2 };
+        let speeds = self.steps.iter().cycle().take(sets * self.steps.len());
+        for (number, &speed) in speeds.enumerate() {
             let mut order = Stretches::default();
             let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
             let ranked = active.iter().copied().filter(of_class);
@@ -244,7 +268,8 @@ impl SpeedRanks {
     #[must_use]
     pub fn full_members(&self) -> FullMembers {
         let mut all = FullMembers::default();
-        for class in self.classes.iter().filter(|class| class.bound < UNBOUNDED) {
+        let allowed = self.classes.iter().take(self.allowed());
+        for class in allowed.filter(|class| class.bound < UNBOUNDED) {
             let members = class.order.members_from(class.bound) as f64;
             all.tasks += members * (f64::from(class.bound) + self.half);
             all.speed += members * class.speed;
@@ -252,12 +277,31 @@ impl SpeedRanks {
         all
     }
 
+    /// Keeps the next choices from reserved members, or allows all members.
+    pub fn keep_reserve(&mut self, keeps: bool) {
+        if keeps != self.keeps_reserve {
+            self.keeps_reserve = keeps;
+            self.compare_all();
+        }
+    }
+
+    /// Returns the number of classes whose members may be chosen now.
+    #[inline(always)]
+    fn allowed(&self) -> usize {
+        if self.keeps_reserve { self.steps.len() } else { self.classes.len() }
+    }
+
     /// Begins a run of choices among the members with the earliest time. If several classes tie, the front has only
-    /// those of the slowest class. `None` if no member has room. Faster than [`Rank::open`], whose front has all tied
-    /// members.
+    /// those of one class: a reserved one if possible, and of these or of the others the slowest. `None` if no member
+    /// has room. Faster than [`Rank::open`], whose front has all tied members.
     #[inline(always)]
     pub fn open_class(&mut self) -> Option<ClassFront> {
-        let number = self.best_classes.trailing_zeros() as usize;
+        let mut best = self.best_classes;
+        if self.classes.len() > self.steps.len() {
+            let reserved = best >> self.steps.len() << self.steps.len();
+            best = if reserved != 0 { reserved } else { best };
+        }
+        let number = best.trailing_zeros() as usize;
         let order = &self.classes.get(number)?.order;
         let (first, queue) = (order.start.into(), order.least.into());
         Some(ClassFront { first, members: order.ties() as u32, queue, number })
@@ -301,7 +345,7 @@ impl SpeedRanks {
         }
         // Each step takes the class whose next length has the earliest time.
         loop {
-            let open = (0..self.classes.len()).filter(|&number| next[number] < UNBOUNDED);
+            let open = (0..self.allowed()).filter(|&number| next[number] < UNBOUNDED);
             let times = open.map(|number| {
                 (self.tasks(number, next[number]) / self.classes[number].speed, number)
             });
@@ -364,6 +408,9 @@ impl SpeedRanks {
     /// Updates the best classes after the shortest queue of class `number` changed.
     fn compare(&mut self, number: usize) {
         self.note_soonest(number);
+        if number >= self.allowed() {
+            return;
+        }
         let class = &self.classes[number];
         if class.soonest < self.soonest {
             self.soonest = class.soonest;
@@ -392,7 +439,7 @@ impl SpeedRanks {
 
     /// Recomputes the earliest completion time and its classes.
     fn compare_all(&mut self) {
-        let soonest = self.classes.iter().map(|class| class.soonest);
+        let soonest = self.classes.iter().take(self.allowed()).map(|class| class.soonest);
         self.soonest = soonest.clone().fold(f64::INFINITY, f64::min);
         let tied =
             soonest.enumerate().filter(|(_, time)| time.is_finite() && *time == self.soonest);
@@ -516,15 +563,15 @@ impl Rank for SpeedRanks {
 
 /// Reduces the members' speeds to the distinct positive ones in ascending order; without any, to 1. If there are too
 /// many, replaces them by steps of equal ratio between the slowest and the fastest.
-fn make_steps(rates: &mut Vec<f64>) {
+fn make_steps(rates: &mut Vec<f64>, steps_max: usize) {
     rates.retain(|rate| *rate > 0.0);
     rates.sort_unstable_by(f64::total_cmp);
     rates.dedup();
     match (rates.first(), rates.last()) {
-        (Some(&least), Some(&most)) if rates.len() > CLASSES_MAX => {
-            let step = (most / least).powf(1.0 / (CLASSES_MAX - 1) as f64);
+        (Some(&least), Some(&most)) if rates.len() > steps_max => {
+            let step = (most / least).powf(1.0 / (steps_max - 1) as f64);
             rates.clear();
-            rates.extend((0..CLASSES_MAX).map(|i| least * step.powi(i as i32)));
+            rates.extend((0..steps_max).map(|i| least * step.powi(i as i32)));
         }
         (None, _) => rates.push(1.0),
         _ => {}
@@ -595,6 +642,49 @@ mod tests {
                         prop_assert_eq!(known as usize, ties);
                     }
                 }
+            }
+        }
+    }
+
+    proptest! {
+        /// Equals a scan of plain queues, with and without the reserved members.
+        // promise: scheduling.5
+        #[test]
+        fn behaves_as_a_scan_with_a_reserve(
+            reserve in 0..30_usize,
+            speeds in 1..=MEMBERS,
+            steps in proptest::collection::vec((any::<bool>(), 0..MEMBERS, 0..60_u32), 0..100),
+        ) {
+            let mut rng = Rng::seed_from_u64(1);
+            let mut queues = [0_u32; MEMBERS as usize];
+            let active: Vec<Member> = (0..MEMBERS).map(Member).collect();
+            let rate = |member: Member| 1.0 + f64::from(member.0 % speeds);
+            let mut ranks = SpeedRanks::new(1.0);
+            // More than 16 speeds are rounded.
+            prop_assume!(speeds <= 16);
+            ranks.rank_with_reserve(MEMBERS.into(), &active, reserve, rate);
+            let reserve = reserve.min(active.len() - 1);
+            let time = |queues: &[u32], member: Member| {
+                f64::from(queues[member.index()] + 1) / rate(member)
+            };
+            for (keeps, member, queue) in steps {
+                queues[usize::from(member)] = queue;
+                ranks.set(Member(member), queue);
+                ranks.keep_reserve(keeps);
+                let allowed = if keeps { &active[reserve..] } else { &active };
+                let times = || allowed.iter().map(|&member| time(&queues, member));
+                let soonest = times().fold(f64::INFINITY, f64::min);
+                prop_assert_eq!(ranks.soonest(), soonest);
+                let mut front = ranks.open_class().unwrap();
+                let chosen = ranks.take_of_class(&mut front, rng.next_u64() as u32);
+                ranks.close_class(front);
+                prop_assert!(allowed.contains(&chosen));
+                prop_assert_eq!(time(&queues, chosen), soonest);
+                // A reserved member goes first among equal ones.
+                let tied = |&&member: &&Member| time(&queues, member) == soonest;
+                let has_reserved = allowed.iter().filter(tied).any(|m| m.index() < reserve);
+                prop_assert_eq!(chosen.index() < reserve, has_reserved);
+                queues[chosen.index()] += 1;
             }
         }
     }
@@ -690,7 +780,7 @@ mod tests {
     fn many_speeds_become_steps() {
         let rates: Vec<f64> = (0..100).map(|i| 1.0 + f64::from(i) / 10.0).collect();
         let mut steps = rates.clone();
-        make_steps(&mut steps);
+        make_steps(&mut steps, CLASSES_MAX);
         assert_eq!(steps.len(), CLASSES_MAX);
         // Adjacent steps have the ratio 10.9^(1/31) = 1.08, so the nearest one is at most 4% off.
         for rate in rates {

@@ -1,0 +1,266 @@
+//! Classes of tasks: the order in which waiting tasks go, and the members that long tasks may not take. Central queues
+//! with the parameters `boost` and `reserve` use it (`jbsq`, `cfcfs`, `eft`).
+//!
+//! Waiting tasks of one class form a *lane*, in order of arrival. The first tasks of all lanes compete by their *keys*:
+//! the time of arrival, plus `boost` times the mean service time of the class. The least key goes first. With `boost` 0
+//! this is the order of arrival. With a large one, the class with the shortest tasks goes first. In between, a long task
+//! overtakes short ones that arrive later than its key. Such an order is that of earliest deadlines, where each class has
+//! a deadline in proportion to its service time.
+//!
+//! With `reserve` n, *long* classes may not take n of the members, so that short tasks rarely find all members busy with
+//! long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above half of
+//! the longest one, and some other class is below that half. Long tasks take the reserved members, too, while twice as
+//! many of them wait as there are members: too large a reserve must not make the pool unstable.
+//!
+//! Mean service times are learned from the replies, which carry time and class. A class without recent replies has no
+//! effect on others.
+
+use super::{Parameter, Task};
+use crate::state::{Report, View};
+
+/// The parameter `boost` of policies; see [`ClassRules`].
+pub(super) const BOOST: Parameter = Parameter::new("boost", 0.0, (0.0, 1e6));
+/// The parameter `reserve` of policies; see [`ClassRules`].
+pub(super) const RESERVE: Parameter = Parameter::integer("reserve", 0.0, (0.0, 1024.0));
+
+/// Number of lanes. Classes 0 to 6 have one each, and all others share the last one.
+pub const LANES: usize = 8;
+
+/// Replies of a class over which its mean service time is averaged, once there are as many.
+const AVERAGED: f64 = 1024.0;
+/// Number of replies after which the keys follow the measured times.
+const WINDOW: u32 = 64;
+/// Number of windows after which a class without a reply is forgotten.
+const RECENT_WINDOWS: u32 = 256;
+/// Waiting long tasks for each member, from which on long tasks take reserved members.
+const LONG_MOST: usize = 2;
+
+/// Lane of waiting tasks, by index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lane(u8);
+
+impl Lane {
+    /// The lane of class 0, and of all tasks without rules for classes.
+    pub const FIRST: Self = Self(0);
+
+    /// Returns the index, below [`LANES`].
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Iterates over all lanes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..LANES as u8).map(Self)
+    }
+}
+
+/// Set of lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lanes(u8);
+
+impl Lanes {
+    /// No lane.
+    pub const NONE: Self = Self(0);
+    /// All lanes.
+    pub const ALL: Self = Self(u8::MAX);
+
+    /// Returns true if the set has this lane.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, lane: Lane) -> bool {
+        self.0 >> lane.0 & 1 == 1
+    }
+
+    /// Returns the lanes of both sets.
+    #[inline]
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Parameters of a policy for classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClassRules {
+    /// Mean service times of its class that a task's key lies behind its arrival; 0 for the order of arrival.
+    pub boost: f64,
+    /// Number of members that long classes may not take.
+    pub reserve: usize,
+}
+
+/// Measured times of one lane.
+#[derive(Clone, Copy, Debug, Default)]
+struct LaneTimes {
+    /// Mean service time at rate 1, in nanoseconds; 0 before the first reply.
+    mean_ns: f64,
+    /// Number of replies, at most [`AVERAGED`].
+    replies: f64,
+    /// Number of the window with the last reply.
+    last_window: u32,
+}
+
+/// Classes of a pool's tasks, on one core.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    rules: ClassRules,
+    times: [LaneTimes; LANES],
+    /// Number of replies in this window.
+    replies: u32,
+    /// Number of this window.
+    window: u32,
+    /// Time in nanoseconds that each lane's keys lie behind the arrival.
+    delays_ns: [u64; LANES],
+    /// Lanes of long classes.
+    long: Lanes,
+}
+
+impl Classes {
+    /// Creates the classes without measurements. `None` if the rules have no effect.
+    pub(super) fn new(rules: ClassRules) -> Option<Box<Self>> {
+        let classes = Self {
+            rules,
+            times: [LaneTimes::default(); LANES],
+            replies: 0,
+            window: 0,
+            delays_ns: [0; LANES],
+            long: Lanes::NONE,
+        };
+        (rules != ClassRules::default()).then(|| Box::new(classes))
+    }
+
+    /// Takes over the measurements of another policy's classes.
+    pub(super) fn adopt(&mut self, measured: &Self) {
+        (self.times, self.window) = (measured.times, measured.window);
+        self.apply();
+    }
+
+    /// Returns the lane of a task.
+    #[inline]
+    pub(super) fn lane(&self, task: Task) -> Lane {
+        lane_of(task.class)
+    }
+
+    /// Returns the key of a task that arrived at `since_ns`.
+    #[inline]
+    pub(super) fn key(&self, lane: Lane, since_ns: u64) -> u64 {
+        since_ns.saturating_add(self.delays_ns[lane.index()])
+    }
+
+    /// Returns the lanes of long classes; none without a reserve.
+    #[inline]
+    pub(super) fn long(&self) -> Lanes {
+        self.long
+    }
+
+    /// Returns true if a pool with this many `members` reserves members while `waiting` long tasks wait.
+    #[inline]
+    pub(super) fn reserves(&self, waiting: usize, members: usize) -> bool {
+        self.long != Lanes::NONE && waiting < LONG_MOST * members
+    }
+
+    /// Measures the answered tasks.
+    pub(super) fn learn(&mut self, reports: &[Report], view: &View) {
+        for report in reports.iter().filter(|report| report.service_ns > 0) {
+            let times = &mut self.times[lane_of(report.class).index()];
+            let work_ns = f64::from(report.service_ns) * view.rate(report.member);
+            times.replies = (times.replies + 1.0).min(AVERAGED);
+            times.mean_ns += (work_ns - times.mean_ns) / times.replies;
+            times.last_window = self.window;
+            self.replies += 1;
+        }
+        if self.replies >= WINDOW {
+            (self.replies, self.window) = (0, self.window.wrapping_add(1));
+            self.apply();
+        }
+    }
+
+    /// Computes keys and long classes from the measured times.
+    fn apply(&mut self) {
+        let recent = |times: &LaneTimes| {
+            times.replies > 0.0 && self.window.wrapping_sub(times.last_window) <= RECENT_WINDOWS
+        };
+        let means = || self.times.iter().filter(|times| recent(times)).map(|times| times.mean_ns);
+        let half = means().fold(0.0, f64::max) / 2.0;
+        let has_short = means().any(|mean_ns| mean_ns <= half);
+        let is_long = |times: &LaneTimes| has_short && recent(times) && times.mean_ns > half;
+        let long = self.times.iter().enumerate().filter(|(_, times)| is_long(times));
+        let long = long.fold(0, |lanes, (lane, _)| lanes | 1 << lane);
+        self.long = if self.rules.reserve > 0 { Lanes(long) } else { Lanes::NONE };
+        self.delays_ns = self.times.map(|times| (self.rules.boost * times.mean_ns) as u64);
+    }
+}
+
+/// Returns the lane of a class.
+#[inline]
+fn lane_of(class: u16) -> Lane {
+    Lane(class.min(LANES as u16 - 1) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Load, Member};
+
+    /// Creates classes that have measured this mean service time in microseconds for each class, from 1 on.
+    fn measured(rules: ClassRules, means: &[u32]) -> Box<Classes> {
+        let (mut classes, view) = (Classes::new(rules).unwrap(), View::heap(1, 1).remove(0));
+        for _ in 0..WINDOW {
+            for (class, us) in (1..).zip(means) {
+                let report = Report::new(Member(0), Load(0), us * 1000).with_class(class);
+                classes.learn(&[report], &view);
+            }
+        }
+        classes
+    }
+
+    /// Returns the classes that are long.
+    fn long(classes: &Classes) -> Vec<u16> {
+        (0..100).filter(|&class| classes.long().contains(lane_of(class))).collect()
+    }
+
+    #[test]
+    fn rules_without_effect_need_no_classes() {
+        assert!(Classes::new(ClassRules::default()).is_none());
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn key_is_behind_the_arrival_by_the_boost() {
+        let rules = ClassRules { boost: 2.0, reserve: 0 };
+        let classes = measured(rules, &[5, 500]);
+        let lanes = [1, 2].map(|class| classes.lane(Task::new(class)));
+        assert_eq!(lanes.map(|lane| classes.key(lane, 7)), [10_007, 1_000_007]);
+        assert_eq!(classes.lane(Task::new(6)).index(), 6);
+        assert_eq!([7, 8, u16::MAX].map(|class| classes.lane(Task::new(class)).index()), [7; 3]);
+        assert!(long(&classes).is_empty());
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn long_classes_are_above_half_of_the_longest() {
+        let rules = ClassRules { boost: 0.0, reserve: 1 };
+        assert_eq!(long(&measured(rules, &[5, 50, 500])), [3]);
+        assert_eq!(long(&measured(rules, &[90, 6, 20, 88, 100])), [1, 4, 5]);
+        assert!(long(&measured(rules, &[60, 100])).is_empty(), "no class is short");
+        assert!(long(&measured(rules, &[10])).is_empty());
+    }
+
+    #[test]
+    fn class_without_replies_is_forgotten() {
+        let mut classes = measured(ClassRules { boost: 0.0, reserve: 1 }, &[5, 500]);
+        let view = View::heap(1, 1).remove(0);
+        assert_eq!(long(&classes), [2]);
+        for _ in 0..WINDOW * (RECENT_WINDOWS + 2) {
+            classes.learn(&[Report::new(Member(0), Load(0), 500_000).with_class(2)], &view);
+        }
+        assert!(long(&classes).is_empty());
+    }
+
+    #[test]
+    fn reserve_ends_when_many_long_tasks_wait() {
+        let classes = measured(ClassRules { boost: 0.0, reserve: 1 }, &[5, 500]);
+        assert_eq!([0, 7, 8].map(|waiting| classes.reserves(waiting, 4)), [true, true, false]);
+    }
+}
