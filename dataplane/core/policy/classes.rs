@@ -90,6 +90,18 @@ pub struct ClassRules {
     pub reserve: usize,
 }
 
+/// Use of reserved members by a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReserveUse {
+    /// It takes them before other members with the same time.
+    #[default]
+    First,
+    /// It takes them after such members.
+    Last,
+    /// It takes none of them.
+    Never,
+}
+
 /// Measured times of one lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneTimes {
@@ -114,6 +126,8 @@ pub(super) struct Classes {
     delays_ns: [u64; LANES],
     /// Lanes of long classes.
     long: Lanes,
+    /// True if too many long tasks waited at the last reply. They may then take reserved members.
+    is_backlogged: bool,
 }
 
 impl Classes {
@@ -126,6 +140,7 @@ impl Classes {
             window: 0,
             delays_ns: [0; LANES],
             long: Lanes::NONE,
+            is_backlogged: false,
         };
         (rules != ClassRules::default()).then(|| Box::new(classes))
     }
@@ -154,10 +169,20 @@ impl Classes {
         self.long
     }
 
-    /// Returns true if a pool with this many `members` reserves members while `waiting` long tasks wait.
+    /// Returns the use of reserved members by tasks of this lane.
     #[inline]
-    pub(super) fn reserves(&self, waiting: usize, members: usize) -> bool {
-        self.long != Lanes::NONE && waiting < LONG_MOST * members
+    pub(super) fn reserve_use(&self, lane: Lane) -> ReserveUse {
+        match (self.long.contains(lane), self.is_backlogged) {
+            (false, _) => ReserveUse::First,
+            (true, true) => ReserveUse::Last,
+            (true, false) => ReserveUse::Never,
+        }
+    }
+
+    /// Records the number of waiting long tasks in a pool of this many members. The caller does so at replies, after
+    /// which it offers waiting tasks again.
+    pub(super) fn note_waiting(&mut self, waiting: usize, members: usize) {
+        self.is_backlogged = waiting >= LONG_MOST * members;
     }
 
     /// Measures the answered tasks.
@@ -260,7 +285,13 @@ mod tests {
 
     #[test]
     fn reserve_ends_when_many_long_tasks_wait() {
-        let classes = measured(ClassRules { boost: 0.0, reserve: 1 }, &[5, 500]);
-        assert_eq!([0, 7, 8].map(|waiting| classes.reserves(waiting, 4)), [true, true, false]);
+        let mut classes = measured(ClassRules { boost: 0.0, reserve: 1 }, &[5, 500]);
+        let uses = [0, 7, 8, 0].map(|waiting| {
+            classes.note_waiting(waiting, 4);
+            assert_eq!(classes.reserve_use(lane_of(1)), ReserveUse::First);
+            classes.reserve_use(lane_of(2))
+        });
+        let never = ReserveUse::Never;
+        assert_eq!(uses, [never, never, ReserveUse::Last, never]);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, PendingProbes, Probe};
-use super::classes::{Classes, LANES, Lane, Lanes};
+use super::classes::{Classes, LANES, Lane, Lanes, ReserveUse};
 use super::{
     AnyPolicy, Beliefs, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec,
     Reports, Rng, SelectionBasis, Task,
@@ -337,27 +337,25 @@ impl Dispatcher {
         if self.pending.is_some() {
             return self.choose_answered(task);
         }
-        let keeps_reserve = self.keep_reserve(task);
+        let avoids_reserve = self.set_reserve_use(task) == ReserveUse::Never;
         loop {
             let mut picks = [None];
             self.schedule(&[task], &mut picks);
             // A reserved member has no place for a long task, whoever gives one up.
-            if picks[0].is_some() || !self.holds || keeps_reserve {
+            if picks[0].is_some() || !self.holds || avoids_reserve {
                 return picks[0];
             }
             self.write_off(reclaim()?, 1);
         }
     }
 
-    /// Keeps the policy from reserved members if the task is long. Returns true if so.
+    /// Sets, and returns, the use of reserved members for the next pick, which is for this task.
     #[inline]
-    fn keep_reserve(&mut self, task: Task) -> bool {
-        let Some(classes) = &self.classes else { return false };
-        let long = classes.long();
-        let keeps = long.contains(classes.lane(task))
-            && classes.reserves(self.backlog.of(long), self.view.active().len());
-        self.policy.keep_reserve(keeps);
-        keeps
+    fn set_reserve_use(&mut self, task: Task) -> ReserveUse {
+        let Some(classes) = &self.classes else { return ReserveUse::default() };
+        let reserve_use = classes.reserve_use(classes.lane(task));
+        self.policy.set_reserve_use(reserve_use);
+        reserve_use
     }
 
     /// Chooses a member for the first waiting task once its probes are answered, and counts it as sent.
@@ -675,6 +673,7 @@ impl Dispatcher {
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
         if let Some(classes) = &mut self.classes {
             classes.learn(reports, &self.view);
+            classes.note_waiting(self.backlog.of(classes.long()), self.view.active().len());
         }
         let surplus = match self.caller.reports {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),

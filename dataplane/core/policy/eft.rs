@@ -28,7 +28,9 @@ use super::conditions::{Conditions, RunWork};
 use super::measured::MemberStatistics;
 use super::silence::SilenceChecks;
 use super::structure::{Level, Rank, SpeedRanks, UNBOUNDED};
-use super::{AnyPolicy, Caller, ClassRules, Entry, Pick, Picks, Policy, Rng, Runs, Task};
+use super::{
+    AnyPolicy, Caller, ClassRules, Entry, Pick, Picks, Policy, ReserveUse, Rng, Runs, Task,
+};
 use crate::state::{Member, MemberStates, Parts, Report, View};
 
 /// `eft`.
@@ -516,8 +518,8 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
-    fn keep_reserve(&mut self, keeps: bool) {
-        self.ranks.keep_reserve(keeps);
+    fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
+        self.ranks.set_reserve_use(reserve_use);
     }
 
     /// Adds a task that the caller sent to a member without a pick to the member's queue in the order.

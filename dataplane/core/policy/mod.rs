@@ -46,7 +46,7 @@ pub use asking::{Answer, Probe};
 pub use auto::{Objective, PolicyChoice, fallback};
 pub use beliefs::{Beliefs, Candidates, SelectionBasis};
 pub use bounded::Bounded;
-pub use classes::{ClassRules, LANES, Lane, Lanes};
+pub use classes::{ClassRules, LANES, Lane, Lanes, ReserveUse};
 pub use dispatcher::{Dispatcher, Overflow, Placed, PreparedPolicy, exchange, stream_seed};
 pub use eft::Eft;
 pub use horus::{Horus, HorusInflight};
@@ -215,8 +215,8 @@ pub trait Policy {
         }
     }
 
-    /// Keeps the next picks from reserved members, or allows all members again ([`ClassRules::reserve`]).
-    fn keep_reserve(&mut self, _keeps: bool) {}
+    /// Sets the use of reserved members by the next picks ([`ClassRules::reserve`]).
+    fn set_reserve_use(&mut self, _reserve_use: ReserveUse) {}
 
     /// Handles a task that the caller sent to `member` and counted, without a pick. Such a task must go to the same
     /// member as an earlier one.

@@ -324,8 +324,11 @@ mod tests {
         let mut queueing = measured("eft(reserve=1)", 2);
         let placed = [2; 6].map(|class| offer_class(&mut queueing, class));
         assert_eq!(placed, [Some(1), None, None, None, None, None]);
+        assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
         let next = queueing.next(|&class| Task::new(class)).unwrap();
         assert_eq!(next.map(|(_, pick)| pick.member.0), Some(0));
+        // Three tasks wait, so that the reserve is kept again.
+        assert_eq!((end_task(&mut queueing, 0, 2), queueing.waiting()), (None, 3));
     }
 
     /// A change of the policy keeps the tasks in their lanes. They then go in the order of arrival.

@@ -7,14 +7,15 @@
 //! tasks that will end before a new one arrives. It may also have a bound. A member whose queue has reached the bound
 //! is *full* and never in the front.
 //!
-//! Some members may be *reserved*. They form classes of their own, behind all others. A run of choices may be kept from
-//! them; otherwise it takes a reserved member first among equal times.
+//! Some members may be *reserved*. They form classes of their own, behind all others. The next choices take them first
+//! among equal times, or last, or never ([`ReserveUse`]).
 //!
 //! The *soonest* time is the earliest completion time of one more task. The *best classes* are those with a member of
 //! that time.
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
+use crate::policy::ReserveUse;
 use crate::policy::sample::{below, select};
 
 /// Maximum number of distinct speeds, one bit each in `best_classes`. More speeds are rounded to steps between the
@@ -124,8 +125,8 @@ pub struct SpeedRanks {
     classes: Vec<Class>,
     /// Speeds of the classes, in ascending order.
     steps: Vec<f64>,
-    /// True while choices are kept from reserved members.
-    keeps_reserve: bool,
+    /// Use of reserved members by the next choices.
+    reserve_use: ReserveUse,
     /// Class of each member.
     class: Vec<u8>,
     /// Earliest completion time of one more task, over all classes.
@@ -150,7 +151,7 @@ impl SpeedRanks {
             cells: Vec::new(),
             classes: Vec::new(),
             steps: Vec::new(),
-            keeps_reserve: false,
+            reserve_use: ReserveUse::default(),
             class: Vec::new(),
             soonest: f64::INFINITY,
             best_classes: 0,
@@ -277,10 +278,10 @@ impl SpeedRanks {
         all
     }
 
-    /// Keeps the next choices from reserved members, or allows all members.
-    pub fn keep_reserve(&mut self, keeps: bool) {
-        if keeps != self.keeps_reserve {
-            self.keeps_reserve = keeps;
+    /// Sets the use of reserved members by the next choices.
+    pub fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
+        let former = std::mem::replace(&mut self.reserve_use, reserve_use);
+        if former != reserve_use {
             self.compare_all();
         }
     }
@@ -288,16 +289,19 @@ impl SpeedRanks {
     /// Returns the number of classes whose members may be chosen now.
     #[inline(always)]
     fn allowed(&self) -> usize {
-        if self.keeps_reserve { self.steps.len() } else { self.classes.len() }
+        match self.reserve_use {
+            ReserveUse::Never => self.steps.len(),
+            _ => self.classes.len(),
+        }
     }
 
     /// Begins a run of choices among the members with the earliest time. If several classes tie, the front has only
-    /// those of one class: a reserved one if possible, and of these or of the others the slowest. `None` if no member
+    /// those of one class: a reserved one if the use of these is `First`, and otherwise the slowest. `None` if no member
     /// has room. Faster than [`Rank::open`], whose front has all tied members.
     #[inline(always)]
     pub fn open_class(&mut self) -> Option<ClassFront> {
         let mut best = self.best_classes;
-        if self.classes.len() > self.steps.len() {
+        if self.classes.len() > self.steps.len() && self.reserve_use == ReserveUse::First {
             let reserved = best >> self.steps.len() << self.steps.len();
             best = if reserved != 0 { reserved } else { best };
         }
@@ -670,7 +674,8 @@ mod tests {
             for (keeps, member, queue) in steps {
                 queues[usize::from(member)] = queue;
                 ranks.set(Member(member), queue);
-                ranks.keep_reserve(keeps);
+                let uses = [ReserveUse::First, ReserveUse::Never];
+                ranks.set_reserve_use(uses[usize::from(keeps)]);
                 let allowed = if keeps { &active[reserve..] } else { &active };
                 let times = || allowed.iter().map(|&member| time(&queues, member));
                 let soonest = times().fold(f64::INFINITY, f64::min);
