@@ -165,7 +165,8 @@ impl SpeedRanks {
         self.rank_with_reserve(members, active, 0, rate);
     }
 
-    /// Like [`SpeedRanks::rank`], with `reserve` members reserved: the first active ones, but at most all except one.
+    /// Like [`SpeedRanks::rank`], with `reserve` members reserved: the active ones with the lowest numbers, but at most all
+    /// except one.
     pub fn rank_with_reserve(
         &mut self,
         members: usize,
@@ -181,14 +182,16 @@ impl SpeedRanks {
         make_steps(&mut self.steps, steps_max);
         self.class.clear();
         self.class.extend(all.map(|member| nearest(&self.steps, rate(member))));
-        let reserved = &active[..reserve.min(active.len().saturating_sub(1))];
-        for member in reserved {
-            self.class[member.index()] += self.steps.len() as u8;
+        let reserve = reserve.min(active.len().saturating_sub(1));
+        // Number below which members are reserved.
+        let end = reserved_end(members, active, reserve);
+        for class in &mut self.class[..end] {
+            *class += self.steps.len() as u8;
         }
         self.classes.clear();
         self.classes.reserve((2 * members).clamp(1, CLASSES_MAX));
         let mut start = 0;
-        let sets = if reserved.is_empty() { 1 } else { 2 };
+        let sets = if reserve == 0 { 1 } else { 2 };
         let speeds = self.steps.iter().cycle().take(sets * self.steps.len());
         for (number, &speed) in speeds.enumerate() {
             let mut order = Stretches::default();
@@ -565,6 +568,17 @@ impl Rank for SpeedRanks {
     }
 }
 
+/// Returns the least number below which `reserve` of the active members lie; 0 without a reserve.
+fn reserved_end(members: usize, active: &[Member], reserve: usize) -> usize {
+    let (mut low, mut high) = (0, members);
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        let below = active.iter().filter(|member| member.index() < middle).count();
+        (low, high) = if below >= reserve { (low, middle) } else { (middle + 1, high) };
+    }
+    low
+}
+
 /// Reduces the members' speeds to the distinct positive ones in ascending order; without any, to 1. If there are too
 /// many, replaces them by steps of equal ratio between the slowest and the fastest.
 fn make_steps(rates: &mut Vec<f64>, steps_max: usize) {
@@ -661,13 +675,15 @@ mod tests {
         ) {
             let mut rng = Rng::seed_from_u64(1);
             let mut queues = [0_u32; MEMBERS as usize];
-            let active: Vec<Member> = (0..MEMBERS).map(Member).collect();
+            // The order of the active members does not matter.
+            let mut active: Vec<Member> = (0..MEMBERS).rev().map(Member).collect();
             let rate = |member: Member| 1.0 + f64::from(member.0 % speeds);
             let mut ranks = SpeedRanks::new(1.0);
             // More than 16 speeds are rounded.
             prop_assume!(speeds <= 16);
             ranks.rank_with_reserve(MEMBERS.into(), &active, reserve, rate);
             let reserve = reserve.min(active.len() - 1);
+            active.reverse();
             let time = |queues: &[u32], member: Member| {
                 f64::from(queues[member.index()] + 1) / rate(member)
             };
