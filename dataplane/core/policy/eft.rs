@@ -14,7 +14,7 @@
 //!   queues to a common level, and draws a member with the probability that produces this level.
 //!
 //! Without configured speeds, the policy learns rates from the members' service times. Only a difference far beyond
-//! chance changes a rate. Equal members thus stay in one class.
+//! chance changes a rate. Equal members thus stay in one class. With `reserve` it learns no rates.
 //!
 //! Only simulators have independent dispatchers: the cores of a leaf exchange counts and know no other leaves. The
 //! policy finds lost tasks by the silence of members and by their reports ([`super::silence`]). Other policies find
@@ -144,11 +144,12 @@ struct LearnedRates {
 }
 
 impl LearnedRates {
-    /// Adapts to changed members. A member that may not be chosen starts again, as another may take its place.
-    fn on_members(&mut self, view: &View) {
+    /// Adapts to changed members. A member that may not be chosen starts again, as another may take its place. With
+    /// reserved members the policy learns no rates: these get shorter tasks than others, and would seem faster.
+    fn on_members(&mut self, view: &View, has_reserve: bool) {
         let mut configured = view.active().iter().map(|&member| view.rate(member));
         let first = configured.next();
-        self.is_used = configured.all(|rate| Some(rate) == first);
+        self.is_used = !has_reserve && configured.all(|rate| Some(rate) == first);
         self.services.resize(view.members(), MemberService::default());
         self.rates.resize(view.members(), 1.0);
         for member in (0..view.members() as u16).map(Member) {
@@ -567,7 +568,7 @@ impl Policy for Eft {
         self.silence.on_members(caller, view);
         self.touched_ns.resize(view.members(), view.now_ns());
         self.conditions.on_members(caller, view);
-        self.learned.on_members(view);
+        self.learned.on_members(view, self.reserve > 0);
         self.rank(view);
         for index in 0..view.active().len() {
             let member = view.active()[index];
