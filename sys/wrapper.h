@@ -38,6 +38,7 @@ enum {
 	WEDJAT_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
 	WEDJAT_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
 	WEDJAT_MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags),
+	WEDJAT_MBUF_VLAN_TCI = offsetof(struct rte_mbuf, vlan_tci),
 };
 
 /* The widths that Rust reads these fields with. */
@@ -50,6 +51,7 @@ WEDJAT_FIELD_IS(data_len, uint16_t);
 WEDJAT_FIELD_IS(pkt_len, uint32_t);
 WEDJAT_FIELD_IS(nb_segs, uint16_t);
 WEDJAT_FIELD_IS(ol_flags, uint64_t);
+WEDJAT_FIELD_IS(vlan_tci, uint16_t);
 
 static const uint64_t WEDJAT_RX_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK | RTE_MBUF_F_RX_L4_CKSUM_MASK;
 static const uint64_t WEDJAT_RX_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
@@ -59,6 +61,8 @@ static const uint64_t WEDJAT_RX_L4_CKSUM_MASK = RTE_MBUF_F_RX_L4_CKSUM_MASK;
 static const uint64_t WEDJAT_RX_L4_CKSUM_GOOD = RTE_MBUF_F_RX_L4_CKSUM_GOOD;
 /* The checksum in the packet is not correct, but its data is: a kernel left the checksum to a device. */
 static const uint64_t WEDJAT_RX_L4_CKSUM_NONE = RTE_MBUF_F_RX_L4_CKSUM_NONE;
+/* The device has removed the packet's VLAN tag, and the mbuf has it in `vlan_tci`. */
+static const uint64_t WEDJAT_RX_VLAN_STRIPPED = RTE_MBUF_F_RX_VLAN_STRIPPED;
 static const uint64_t WEDJAT_RX_OFFLOAD_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 static const uint64_t WEDJAT_RX_OFFLOAD_TIMESTAMP = RTE_ETH_RX_OFFLOAD_TIMESTAMP;
 static const uint64_t WEDJAT_RX_OFFLOAD_VLAN_FILTER = RTE_ETH_RX_OFFLOAD_VLAN_FILTER;

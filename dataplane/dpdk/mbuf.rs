@@ -8,6 +8,7 @@ use wedjat_sys as sys;
 
 use wedjat_core::io::{Buf, StampField, Token};
 use wedjat_core::ring::bytes::prefetch;
+use wedjat_core::wire::vlan;
 
 /// One packet buffer of an [`MbufPool`](super::MbufPool). Dropping it returns it to the pool.
 ///
@@ -60,6 +61,17 @@ impl Mbuf {
     pub(super) fn udp_checksum_is_missing(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         flags & sys::WEDJAT_RX_L4_CKSUM_MASK == sys::WEDJAT_RX_L4_CKSUM_NONE
+    }
+
+    /// Takes the tag that the device has removed from the packet: returns its VLAN number, and clears the mark of the
+    /// removal. Returns `None` if the device has removed no tag.
+    pub(super) fn take_removed_vlan(&mut self) -> Option<u16> {
+        let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
+        let is_removed = flags & sys::WEDJAT_RX_VLAN_STRIPPED != 0;
+        is_removed.then(|| {
+            self.set_field(sys::WEDJAT_MBUF_OL_FLAGS, flags & !sys::WEDJAT_RX_VLAN_STRIPPED);
+            vlan::number(self.field(sys::WEDJAT_MBUF_VLAN_TCI))
+        })
     }
 
     /// Removes `len` bytes from the packet's start, as for a VLAN tag. Returns false, without a change, if the first

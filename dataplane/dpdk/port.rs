@@ -1669,11 +1669,16 @@ mod tests {
             }
         }
 
-        /// Settles its checksums. Returns two flags: one was finished; both are verified afterwards.
-        fn settle(&mut self, checksums: Checksums) -> (bool, bool) {
+        /// Returns the mbuf, which must not outlive the packet.
+        fn mbuf(&mut self) -> ManuallyDrop<Mbuf> {
             let mbuf = NonNull::new(self.fields.as_mut_ptr()).unwrap().cast();
             // SAFETY: the memory is laid out as an mbuf, lives on, and never enters a pool.
-            let mut mbuf = ManuallyDrop::new(unsafe { Mbuf::from_raw(mbuf) });
+            ManuallyDrop::new(unsafe { Mbuf::from_raw(mbuf) })
+        }
+
+        /// Settles its checksums. Returns two flags: one was finished; both are verified afterwards.
+        fn settle(&mut self, checksums: Checksums) -> (bool, bool) {
+            let mut mbuf = self.mbuf();
             (checksums.settle(&mut mbuf), mbuf.checksums_verified())
         }
     }
@@ -1759,5 +1764,15 @@ mod tests {
         // The device verified the IPv4 header only; the stages verify the UDP checksum.
         let ip_only = sys::WEDJAT_RX_IP_CKSUM_GOOD;
         assert_eq!(ReceivedPacket::new(valid_frame(), ip_only).settle(VIRTIO), (false, false));
+    }
+
+    // promise: ports.1
+    #[test]
+    fn removed_vlan_tag_is_taken_once() {
+        let mut packet = ReceivedPacket::new(valid_frame(), sys::WEDJAT_RX_VLAN_STRIPPED);
+        packet.set(sys::WEDJAT_MBUF_VLAN_TCI, 0xE00C_u16); // priority 7, VLAN 12
+        let mut mbuf = packet.mbuf();
+        assert_eq!(mbuf.take_removed_vlan(), Some(12));
+        assert_eq!(mbuf.take_removed_vlan(), None, "the mark is cleared");
     }
 }

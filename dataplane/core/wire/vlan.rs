@@ -23,7 +23,14 @@ const ID_BITS: u16 = 0x0FFF;
 #[must_use]
 pub fn id(frame: &[u8]) -> Option<u16> {
     let is_tagged = frame.len() >= ether::LEN + LEN && ether::ether_type(frame) == TAG;
-    is_tagged.then(|| u16_at(frame, ether::LEN) & ID_BITS)
+    is_tagged.then(|| number(u16_at(frame, ether::LEN)))
+}
+
+/// Returns the VLAN number of a tag, given its last two bytes.
+#[inline]
+#[must_use]
+pub const fn number(tag: u16) -> u16 {
+    tag & ID_BITS
 }
 
 /// Returns the drop reason for a frame of at least [`ether::LEN`] bytes with an EtherType that the port does not

@@ -13,6 +13,8 @@ import tty
 
 # Background programs by name.
 RUNNING = {}
+# Folder of the kernel with a folder for each PCI device.
+DEVICES = "/sys/bus/pci/devices"
 
 
 def log_path(name):
@@ -58,26 +60,51 @@ def names(path):
     return sorted(os.listdir(path))
 
 
-def bind(identity):
-    """Binds all NICs with this PCI id (VENDOR:DEVICE in hexadecimal) to vfio-pci, as driverctl does. Returns their PCI
-    addresses in order."""
+def find(identity):
+    """Returns the addresses of the PCI devices with this PCI id (VENDOR:DEVICE in hexadecimal), in order."""
     found = []
-    for address in names("/sys/bus/pci/devices"):
-        folder = f"/sys/bus/pci/devices/{address}"
-        vendor, device = (read(f"{folder}/{name}").strip().removeprefix("0x") for name in ("vendor", "device"))
-        if f"{vendor}:{device}" != identity:
+    for address in names(DEVICES):
+        vendor, device = (read(f"{DEVICES}/{address}/{name}").strip().removeprefix("0x") for name in ("vendor", "device"))
+        if f"{vendor}:{device}" == identity:
+            found.append(address)
+    return found
+
+
+def create_functions(driver, macs):
+    """Creates a virtual function of each NIC of this kernel driver that has none. `macs` has the MAC address of the
+    function by that of the NIC. Returns the number of the driver's NICs."""
+    count = 0
+    for interface in names("/sys/class/net"):
+        folder = f"/sys/class/net/{interface}"
+        if os.path.basename(os.path.realpath(f"{folder}/device/driver")) != driver:
             continue
+        count += 1
+        if int(read(f"{folder}/device/sriov_numvfs")) == 0:
+            # The interface must be up before a driver of the function starts. Without a MAC address, that driver would
+            # choose a new one at each start.
+            subprocess.run(["ip", "link", "set", interface, "up"], check=True)
+            write(f"{folder}/device/sriov_numvfs", "1")
+            mac = macs[read(f"{folder}/address").strip()]
+            subprocess.run(["ip", "link", "set", interface, "vf", "0", "mac", mac], check=True)
+    return count
+
+
+def bind(identity):
+    """Binds all PCI devices with this PCI id to vfio-pci, as driverctl does. Returns their addresses in order."""
+    found = find(identity)
+    for address in found:
+        folder = f"{DEVICES}/{address}"
         driver = os.path.realpath(f"{folder}/driver") if os.path.exists(f"{folder}/driver") else ""
         if os.path.basename(driver) != "vfio-pci":
             write(f"{folder}/driver_override", "vfio-pci")
             if driver:
                 write(f"{driver}/unbind", address)
             write("/sys/bus/pci/drivers_probe", address)
-        found.append(address)
     return found
 
 
-REQUESTS = {function.__name__: function for function in (run, start, output, end, write, read, names, bind)}
+FUNCTIONS = (run, start, output, end, write, read, names, find, create_functions, bind)
+REQUESTS = {function.__name__: function for function in FUNCTIONS}
 
 
 def main():
