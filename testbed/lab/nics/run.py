@@ -275,7 +275,7 @@ class Guest:
         self.driver, self.port_pci = VIRTUAL.get(model, (None, self.pci))
         self.folder = tempfile.mkdtemp(dir=kernel.folder)
         self.console = os.path.join(self.folder, "console")
-        # With several threads, QEMU 10.0 sometimes ends or stops when the kernel's driver maps the registers of a NIC.
+        # With several threads, QEMU 10.0 sometimes ends or hangs while the kernel's driver of the NICs starts.
         thread = "single" if self.driver else "multi"
         initrd = kernel.initramfs([self.driver] if self.driver else [])
         # The command line of the kernel separates the program's words by commas. The guest has 192 hugepages of 2 MiB.
