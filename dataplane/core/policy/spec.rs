@@ -99,23 +99,35 @@ pub struct Parameter {
     pub whole: bool,
     /// Names of the values 0, 1, ...; empty for numbers.
     pub names: &'static [&'static str],
+    /// True if the text of a policy omits the default value. So are parameters that older releases refuse.
+    pub omits_default: bool,
 }
 
 impl Parameter {
     /// Creates a parameter that may have fractions.
     pub(super) const fn new(name: &'static str, default: f64, range: (f64, f64)) -> Self {
-        Self { name, default, range, whole: false, names: &[] }
+        Self { name, default, range, whole: false, names: &[], omits_default: false }
     }
 
     /// Creates a parameter with whole values.
     pub(super) const fn integer(name: &'static str, default: f64, range: (f64, f64)) -> Self {
-        Self { name, default, range, whole: true, names: &[] }
+        Self { whole: true, ..Self::new(name, default, range) }
     }
 
     /// Creates a parameter whose values have names. The first is the default.
     pub(super) const fn choice(name: &'static str, names: &'static [&'static str]) -> Self {
         let range = (0.0, names.len() as f64 - 1.0);
-        Self { name, default: 0.0, range, whole: true, names }
+        Self { names, ..Self::integer(name, 0.0, range) }
+    }
+
+    /// Returns the parameter, whose default value the text of a policy omits.
+    pub(super) const fn omitting_default(self) -> Self {
+        Self { omits_default: true, ..self }
+    }
+
+    /// Returns true if the text of a policy has this value.
+    fn shows(&self, value: f64) -> bool {
+        !self.omits_default || value.total_cmp(&self.default).is_ne()
     }
 
     /// Formats a value.
@@ -397,16 +409,17 @@ impl PartialEq for PolicySpec {
 }
 
 impl fmt::Display for PolicySpec {
-    /// Writes the policy as its `from_str` reads it, with all parameters by name.
+    /// Writes the policy as its `from_str` reads it, with its parameters by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.entry.name)?;
-        for (index, (parameter, value)) in
-            self.entry.parameters.iter().zip(&self.values).enumerate()
-        {
-            let open = if index == 0 { "(" } else { ", " };
+        let shown = self.entry.parameters.iter().zip(&self.values);
+        let shown = shown.filter(|(parameter, value)| parameter.shows(**value));
+        let mut open = "(";
+        for (parameter, value) in shown {
             write!(f, "{open}{}={}", parameter.name, parameter.text(*value))?;
+            open = ", ";
         }
-        if self.values.is_empty() { Ok(()) } else { f.write_str(")") }
+        if open == "(" { Ok(()) } else { f.write_str(")") }
     }
 }
 

@@ -1044,3 +1044,18 @@ fn stream_seeds_differ() {
     seeds.dedup();
     assert_eq!(seeds.len(), 64);
 }
+
+#[test]
+fn default_boost_and_reserve_are_omitted() {
+    for (text, written) in [
+        ("eft", "eft"),
+        ("eft(boost=0, reserve=3)", "eft(reserve=3)"),
+        ("eft(1.5, 0)", "eft(boost=1.5)"),
+        ("jbsq(3)", "jbsq(k=3, silence-ms=0)"),
+        ("cfcfs(boost=2)", "cfcfs(silence-ms=0, boost=2)"),
+    ] {
+        let policy: PolicySpec = text.parse().unwrap();
+        assert_eq!(policy.to_string(), written);
+        assert_eq!(written.parse(), Ok(policy));
+    }
+}
