@@ -19,6 +19,7 @@ pub mod lists;
 pub mod model;
 pub mod nodes;
 pub mod outcome;
+pub mod papers;
 pub mod plan;
 pub mod print;
 pub mod rack;

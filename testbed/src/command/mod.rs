@@ -11,6 +11,7 @@ mod histories;
 mod learner;
 mod leaves;
 mod lockstep;
+mod papers;
 #[cfg_attr(not(feature = "dpdk"), path = "no_ports.rs")]
 mod ports;
 mod rack;
@@ -196,6 +197,9 @@ pub enum Command {
     /// Reproduce the papers' figures: plots, numbers and commands
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
+    /// Simulate systems of papers with their settings, and compare the ratios that the papers claim with ours
+    #[command(after_help = papers::EXAMPLE)]
+    Papers(papers::Arguments),
     /// Compare the simulator with results of independent programs and of theory; exits with 1 on a difference
     #[command(
         after_help = "Example:\n  wedjat-testbed reference --quick\n  wedjat-testbed reference --only classes=yes"
@@ -298,6 +302,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             figures::make(&arguments)?;
             Ok(true)
         }
+        Command::Papers(arguments) => papers::run(&arguments),
         Command::Reference { quick, only } => {
             Ok(sim::reference::report(quick, &only, &mut std::io::stdout().lock())?)
         }
