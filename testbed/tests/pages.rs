@@ -219,7 +219,10 @@ pages! {
     long_and_short_tasks_page_works: Page {
         path: "docs/howto/long-and-short-tasks.md",
         setup: &[FILES, RACK],
-        replace: &[("--duration 10s", "--duration 1s")],
+        replace: &[
+            ("--duration 10s", "--duration 1s"),
+            ("--tasks 400000 --seeds 3", "--tasks 5000"),
+        ],
         ..Page::default()
     },
     monitor_page_works: Page {
