@@ -25,10 +25,10 @@ pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_cou
     }
 }
 
-/// Removes the tag of this VLAN from a packet, unless the device has removed it. Returns false for an untagged packet and
-/// one of another VLAN.
+/// Removes the tag of this VLAN from a packet, unless the device has removed it. Returns false for an untagged packet
+/// and one of another VLAN.
 fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
-    // The physical function removes the tags of a virtual one, although this driver does not ask for it.
+    // A physical function may remove the tags of its virtual ones, although their drivers do not request it.
     if let Some(removed) = packet.take_removed_vlan() {
         return removed == id;
     }

@@ -156,7 +156,7 @@ pub trait Dispatchers {
         &mut self,
         index: usize,
         now_ns: u64,
-        described: TaskKind,
+        label: TaskLabel,
         task: u32,
     ) -> Result<Placement<u32>, Self::Error>;
 
@@ -164,7 +164,7 @@ pub trait Dispatchers {
     /// ignore it.
     fn on_report(&mut self, _change: QueueChange) {}
 
-    /// Decides again on the first queued task, if any. `describe` describes the task of a handle.
+    /// Decides again on the first queued task, if any. `label` returns the label of a handle's task.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -172,7 +172,7 @@ pub trait Dispatchers {
         &mut self,
         index: usize,
         now_ns: u64,
-        describe: impl Fn(u32) -> TaskKind,
+        label: impl Fn(u32) -> TaskLabel,
     ) -> Result<Placement<u32>, Self::Error>;
 
     /// Processes the reply to a task or benchmark task, which carries the server's queue length. `report.decision` is
@@ -271,14 +271,14 @@ impl Policies {
 
 /// Number and class of a task.
 #[derive(Clone, Copy, Debug)]
-pub struct TaskKind {
+pub struct TaskLabel {
     /// Number in the order of arrival.
     pub number: u64,
     /// Class; 0 if the workload has none.
     pub class: u16,
 }
 
-impl TaskKind {
+impl TaskLabel {
     /// Describes a task in flight.
     #[inline]
     fn of<T>(flight: &SimTask<T>) -> Self {
@@ -317,10 +317,10 @@ impl Dispatchers for Policies {
         &mut self,
         index: usize,
         _now_ns: u64,
-        described: TaskKind,
+        label: TaskLabel,
         task: u32,
     ) -> Result<Placement<u32>, Infallible> {
-        let placement = self.dispatchers[index].offer(described.to_task(), task);
+        let placement = self.dispatchers[index].offer(label.to_task(), task);
         self.exchange(index);
         Ok(placement)
     }
@@ -346,7 +346,7 @@ impl Dispatchers for Policies {
         &mut self,
         index: usize,
         now_ns: u64,
-        describe: impl Fn(u32) -> TaskKind,
+        label: impl Fn(u32) -> TaskLabel,
     ) -> Result<Placement<u32>, Infallible> {
         if self.dispatchers[index].waiting() == 0 {
             return Ok(Ok(None));
@@ -356,7 +356,7 @@ impl Dispatchers for Policies {
             // one.
             self.tick(index, now_ns)?;
         }
-        let placement = self.dispatchers[index].next(|&task| describe(task).to_task());
+        let placement = self.dispatchers[index].next(|&task| label(task).to_task());
         self.exchange(index);
         Ok(placement)
     }
@@ -593,12 +593,12 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     #[inline]
     fn decide(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = &self.engine.flights[task];
-        let (described, service) = (TaskKind::of(flight), flight.service);
+        let (label, service) = (TaskLabel::of(flight), flight.service);
         let index = usize::from(flight.route);
         self.last_services[index] = service;
         self.receive_reports();
         self.tick(index)?;
-        let placement = self.dispatchers.offer(index, self.now_ns(), described, task)?;
+        let placement = self.dispatchers.offer(index, self.now_ns(), label, task)?;
         if !self.dispatch(placement)? {
             self.waiting += 1;
         }
@@ -742,7 +742,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     fn release_at(&mut self, index: usize) -> Result<bool, D::Error> {
         self.receive_reports();
         let (now_ns, flights) = (self.now_ns(), &self.engine.flights);
-        let next = self.dispatchers.next(index, now_ns, |task| TaskKind::of(&flights[task]))?;
+        let next = self.dispatchers.next(index, now_ns, |task| TaskLabel::of(&flights[task]))?;
         self.dispatch(next)
     }
 

@@ -24,7 +24,7 @@ use wedjat::control::Membership;
 use wedjat::io::Buf;
 use wedjat::policy::{Lane, PolicySpec};
 use wedjat::reason::DropReason;
-use wedjat::stage::{FirstTask, Network, Stages, Verdict};
+use wedjat::stage::{Network, QueuePlace, Stages, Verdict};
 use wedjat::state::{Counter, Member, Table};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
@@ -716,7 +716,7 @@ impl Rig {
         for (pool, queue) in self.queues.iter_mut().enumerate() {
             while let Some((port, frame)) = queue.front_mut() {
                 let before = frame.0.clone();
-                let first = FirstTask { pool, lane: Lane::FIRST, port: *port };
+                let first = QueuePlace { pool, lane: Lane::FIRST, port: *port };
                 match self.stages.offer(first, self.now, &mut frame.0) {
                     None => break,
                     Some(Verdict::Forward { port, .. } | Verdict::Hold { port, .. }) => {

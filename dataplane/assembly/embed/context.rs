@@ -10,7 +10,7 @@ use wedjat_core::io::{Buf, Burst, Pool, Port};
 use wedjat_core::limits::BURST;
 use wedjat_core::node::{Commands, Node, Timing, outbox};
 use wedjat_core::reason::DropReason;
-use wedjat_core::stage::{self, FirstTask, Rewrite, Stages, Verdicts};
+use wedjat_core::stage::{self, QueuePlace, Rewrite, Stages, Verdicts};
 use wedjat_core::state::{Counter, Counters};
 use wedjat_core::wire::task::NO_MEMBER;
 use wedjat_core::wire::{arp, ndp};
@@ -264,7 +264,7 @@ impl Context {
             },
             // The task waits for a worker.
             stage::Verdict::Queue { pool, lane } => {
-                let waits = FirstTask { pool: pool.into(), lane, port: received_by };
+                let waits = QueuePlace { pool: pool.into(), lane, port: received_by };
                 let Some(place) = self.places.take() else {
                     // The stages already count the task as waiting, as the last one.
                     self.node.stages.leave_last(waits.pool, lane);

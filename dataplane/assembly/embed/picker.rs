@@ -7,7 +7,7 @@ use wedjat_core::limits::BURST;
 use wedjat_core::node::{Commands, Egress, Node, PacketStore, Timing};
 use wedjat_core::policy::{Lane, Task};
 use wedjat_core::reason::DropReason;
-use wedjat_core::stage::{Choice, FirstTask, Stages, Verdict};
+use wedjat_core::stage::{Choice, QueuePlace, Stages, Verdict};
 use wedjat_core::state::{Counter, Counters, Load};
 
 use super::context::Misuse;
@@ -64,7 +64,7 @@ impl PacketStore<QueuedTask> for PickerStore {
     fn offer(
         &mut self,
         stages: &mut Stages,
-        first: FirstTask,
+        first: QueuePlace,
         _now: u64,
         waiting: &mut QueuedTask,
     ) -> Option<Verdict> {
@@ -162,7 +162,7 @@ impl Picker {
                 let dispatcher = self.node.stages.dispatcher(pool);
                 let lane = dispatcher.map_or(Lane::FIRST, |it| it.lane(*policy_task));
                 // 0: the receiving port, which a task by value does not have. The node counts the drop.
-                let place = FirstTask { pool, lane, port: 0 };
+                let place = QueuePlace { pool, lane, port: 0 };
                 if self.node.enqueue(waiting, place, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }

@@ -388,6 +388,39 @@ fn worker_serves_task_and_client_gets_reply() {
     }
 }
 
+/// Tasks of class 4 take 1 ms, and those without a class 10 us. One without a class overtakes one of class 4.
+// promise: scheduling.3
+#[test]
+fn short_task_overtakes_a_waiting_long_one() {
+    let mut rig = Rig::new("jbsq(k=1, boost=1)", 1, 16, Overflow::Drop);
+    let worker_end = rig.attach_worker(0);
+    let send = |rig: &mut Rig, extended: bool, seq| {
+        // The fixture's extension has class 4.
+        let header = Header { extended, src: 77, ..Header::new_task(POOL, seq) };
+        rig.send(&frame(&header, &[]));
+    };
+    // Answers the task at the worker, and returns its class.
+    let answer = |rig: &mut Rig| {
+        let task = worker_end.take().unwrap()?;
+        let class = worker_end.ids(&task).class;
+        let service_ns = if class == 4 { 1_000_000 } else { 10_000 };
+        worker_end.answer(task, |_: &[u8], _: &mut [u8]| 0, || service_ns).unwrap();
+        rig.after(1);
+        rig.replies();
+        Some(class)
+    };
+    for seq in 0..200 {
+        send(&mut rig, seq % 2 == 0, seq);
+        assert!(answer(&mut rig).is_some());
+    }
+    for (extended, seq) in [(true, 200), (true, 201), (false, 202)] {
+        send(&mut rig, extended, seq);
+    }
+    let order = [(); 4].map(|()| answer(&mut rig));
+    assert_eq!(order, [Some(4), Some(0), Some(4), None]);
+    rig.assert_balanced();
+}
+
 // promise: batch.2
 #[test]
 fn watched_agent_publishes_times_and_queues() {

@@ -30,7 +30,9 @@ use crate::policy::fifo::{Fifo, Slab};
 use crate::policy::{LANES, Lane, Lanes};
 use crate::reason::DropReason;
 use crate::stage::fabric::OutgoingMessage;
-use crate::stage::{FirstTask, NeighbourProbe, PortAddress, Server, Side, Stages, Update, Verdict};
+use crate::stage::{
+    NeighbourProbe, PortAddress, QueuePlace, Server, Side, Stages, Update, Verdict,
+};
 use crate::state::Gauge;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::{self, Mac};
@@ -134,7 +136,7 @@ pub trait PacketStore<T> {
     fn offer(
         &mut self,
         stages: &mut Stages,
-        first: FirstTask,
+        first: QueuePlace,
         now: u64,
         packet: &mut T,
     ) -> Option<Verdict> {
@@ -205,7 +207,7 @@ pub struct Node<T> {
     /// Tasks of all pools that wait for workers. One memory for all pools, so that new pools and changed bounds need no
     /// allocation.
     tasks: Slab<QueuedTask<T>>,
-    /// Queue of each pool, in the network's order, with its lanes. Its tasks lie in `tasks`.
+    /// Lanes of each pool's queue, for the pools in the network's order. Their tasks lie in `tasks`.
     queues: Box<[[Fifo; LANES]]>,
     /// Commands of the control threads: updates of the membership.
     commands: Commands,
@@ -299,8 +301,8 @@ impl<T> Node<T> {
     ///
     /// # Errors
     /// Returns the task, already counted as dropped, if there is no room.
-    pub fn enqueue(&mut self, packet: T, place: FirstTask, now: u64) -> Result<(), T> {
-        let FirstTask { pool, lane, port } = place;
+    pub fn enqueue(&mut self, packet: T, place: QueuePlace, now: u64) -> Result<(), T> {
+        let QueuePlace { pool, lane, port } = place;
         // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
         let task = QueuedTask { packet, port: port as u8, since: now };
         self.tasks.push(&mut self.queues[pool][lane.index()], task).map_err(|task| {
@@ -392,7 +394,7 @@ impl<T> Node<T> {
     }
 
     /// Returns the next packet that no longer waits: first packets with a known next hop, then tasks, pool by pool in
-    /// the order of arrival. Without a change since the last check, no packet can proceed.
+    /// the order of their keys. Without a change since the last check, no packet can proceed.
     #[inline]
     pub fn next_released(
         &mut self,
@@ -464,7 +466,7 @@ impl<T> Node<T> {
         None
     }
 
-    /// Offers the first task of each pool's queue to the policy. Returns the first one that leaves, for a worker or
+    /// Offers the first tasks of each pool's lanes to the policy. Returns the first one that leaves, for a worker or
     /// dropped. A task that must wait for its next hop may push out the oldest such packet, which is then returned.
     fn next_scheduled(
         &mut self,
@@ -479,11 +481,11 @@ impl<T> Node<T> {
             };
             let queue = &mut self.queues[pool][lane.index()];
             let first = self.tasks.get_mut(queue.first()?)?;
-            let place = FirstTask { pool, lane, port: usize::from(first.port) };
+            let place = QueuePlace { pool, lane, port: usize::from(first.port) };
             let offered = store.offer(&mut self.stages, place, now, &mut first.packet);
             let Some(verdict) = offered else {
                 let dispatcher = self.stages.dispatcher(pool)?;
-                self.review.blocked = self.review.blocked.and(dispatcher.blocked_by(lane));
+                self.review.blocked = self.review.blocked.union(dispatcher.blocked_by(lane));
                 continue;
             };
             let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;

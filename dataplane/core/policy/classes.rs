@@ -1,16 +1,17 @@
-//! Classes of tasks: the order in which waiting tasks go, and the members that long tasks may not take. Central queues
-//! with the parameters `boost` and `reserve` use it (`jbsq`, `cfcfs`, `eft`).
+//! Rules for classes of tasks: the order of waiting tasks, and members that long tasks may not take. Policies with the
+//! parameters `boost` (`jbsq`, `cfcfs`, `eft`) and `reserve` (`eft`) use them.
 //!
 //! Waiting tasks of one class form a *lane*, in order of arrival. The first tasks of all lanes compete by their *keys*:
-//! the time of arrival, plus `boost` times the mean service time of the class. The least key goes first. With `boost` 0
-//! this is the order of arrival. With a large one, the class with the shortest tasks goes first. In between, a long task
-//! overtakes short ones that arrive later than its key. Such an order is that of earliest deadlines, where each class has
-//! a deadline in proportion to its service time.
+//! the time of arrival plus `boost` times the mean service time of the class. The least key goes first. With `boost` 0
+//! this is the order of arrival. With a large one, the class with the shortest tasks goes first. In between, a short
+//! task overtakes a long one that arrived at most `boost` times the difference of their means before it. This is the
+//! order of earliest deadlines, with deadlines in proportion to the service times of the classes.
 //!
-//! With `reserve` n, *long* classes may not take n of the members, so that short tasks rarely find all members busy with
-//! long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above half of
-//! the longest one, and some other class is below that half. Long tasks take the reserved members, too, while twice as
-//! many of them wait as there are members: too large a reserve must not make the pool unstable.
+//! With `reserve` n, *long* classes may not take n of the members, so that short tasks rarely find all members busy
+//! with long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above
+//! half of the longest one, and some other class is not. Long tasks take the reserved members, too, while at least
+//! twice as many of them wait as there are members: too large a reserve must not make the pool unstable. Where `eft`
+//! lets no task wait (several cores, long round trips), the queues of the other members show such a backlog.
 //!
 //! Mean service times are learned from the replies, which carry time and class. A class without recent replies has no
 //! effect on others.
@@ -33,8 +34,8 @@ const AVERAGED: f64 = 1024.0;
 const WINDOW: u32 = 64;
 /// Number of windows after which a class without a reply is forgotten.
 const RECENT_WINDOWS: u32 = 256;
-/// Waiting long tasks for each member, from which on long tasks take reserved members.
-const LONG_MOST: usize = 2;
+/// Number of waiting long tasks for each member from which on long tasks take reserved members.
+pub(super) const LONG_MOST: usize = 2;
 
 /// Lane of waiting tasks, by index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,10 +75,10 @@ impl Lanes {
         self.0 >> lane.0 & 1 == 1
     }
 
-    /// Returns the lanes of both sets.
+    /// Returns the union of both sets.
     #[inline]
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
@@ -85,7 +86,7 @@ impl Lanes {
 /// Parameters of a policy for classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClassRules {
-    /// Mean service times of its class that a task's key lies behind its arrival; 0 for the order of arrival.
+    /// Factor of the class's mean service time in the key of a task; 0 for the order of arrival.
     pub boost: f64,
     /// Number of members that long classes may not take.
     pub reserve: usize,
@@ -123,7 +124,7 @@ pub(super) struct Classes {
     replies: u32,
     /// Number of this window.
     window: u32,
-    /// Time in nanoseconds that each lane's keys lie behind the arrival.
+    /// Time in nanoseconds from the arrival of a task to its key, for each lane.
     delays_ns: [u64; LANES],
     /// Lanes of long classes.
     long: Lanes,
@@ -208,13 +209,17 @@ impl Classes {
             times.replies > 0.0 && self.window.wrapping_sub(times.last_window) <= RECENT_WINDOWS
         };
         let means = || self.times.iter().filter(|times| recent(times)).map(|times| times.mean_ns);
+        let average_ns = means().sum::<f64>() / means().count().max(1) as f64;
         let half = means().fold(0.0, f64::max) / 2.0;
         let has_short = means().any(|mean_ns| mean_ns <= half);
         let is_long = |times: &LaneTimes| has_short && recent(times) && times.mean_ns > half;
         let long = self.times.iter().enumerate().filter(|(_, times)| is_long(times));
         let long = long.fold(0, |lanes, (lane, _)| lanes | 1 << lane);
         self.long = if self.rules.reserve > 0 { Lanes(long) } else { Lanes::NONE };
-        self.delays_ns = self.times.map(|times| (self.rules.boost * times.mean_ns) as u64);
+        // A class without measurements counts as an average one.
+        let mean_ns =
+            |times: LaneTimes| if times.replies > 0.0 { times.mean_ns } else { average_ns };
+        self.delays_ns = self.times.map(|times| (self.rules.boost * mean_ns(times)) as u64);
     }
 }
 
@@ -261,6 +266,16 @@ mod tests {
         assert_eq!(classes.lane(Task::new(6)).index(), 6);
         assert_eq!([7, 8, u16::MAX].map(|class| classes.lane(Task::new(class)).index()), [7; 3]);
         assert!(long(&classes).is_empty());
+    }
+
+    /// Servers with direct return report no classes. All tasks then go in the order of arrival.
+    #[test]
+    fn unmeasured_class_counts_as_an_average_one() {
+        let rules = ClassRules { boost: 2.0, reserve: 0 };
+        let (mut classes, view) = (Classes::new(rules).unwrap(), View::heap(1, 1).remove(0));
+        (0..WINDOW).for_each(|_| classes.learn(&[Report::new(Member(0), Load(0), 5000)], &view));
+        let keys = [0, 1, 9].map(|class| classes.key(classes.lane(Task::new(class)), 7));
+        assert_eq!(keys, [10_007; 3]);
     }
 
     // promise: scheduling.3

@@ -55,11 +55,11 @@ impl Placed {
 }
 
 /// Count of the tasks that wait for a dispatcher's members. The caller stores the tasks themselves.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Backlog {
     /// Number of waiting tasks.
     waiting: usize,
-    /// The same for each lane of classes.
+    /// Number of waiting tasks in each lane.
     of_lane: [u32; LANES],
     /// Maximum number of waiting tasks.
     bound: usize,
@@ -68,9 +68,9 @@ struct Backlog {
     /// True if the first task to wait may do so while no member is present. Tasks that come while others wait join
     /// them. False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
     without_members: bool,
-    /// Arrival times of waiting tasks by lane: at most [`QUEUE`] of the first lane, and an eighth of it of each other.
-    /// The cores of a node compare the keys of their first ones. Without rules for classes, the task that has waited
-    /// longest goes first.
+    /// Arrival times of waiting tasks by lane: at most [`QUEUE`] for the first lane, and an eighth of it for each other
+    /// one. The cores of a node compare the least keys of their tasks. Without rules for classes, the task that has
+    /// waited longest goes first.
     since_ns: [VecDeque<u64>; LANES],
 }
 
@@ -341,7 +341,7 @@ impl Dispatcher {
         loop {
             let mut picks = [None];
             self.schedule(&[task], &mut picks);
-            // A reserved member has no place for a long task, whoever gives one up.
+            // A long task gives up no unfinished one, whose place may be at a reserved member.
             if picks[0].is_some() || !self.holds || avoids_reserve {
                 return picks[0];
             }
@@ -349,7 +349,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sets, and returns, the use of reserved members for the next pick, which is for this task.
+    /// Sets and returns the use of reserved members for the next pick, that of this task.
     #[inline]
     fn set_reserve_use(&mut self, task: Task) -> ReserveUse {
         let Some(classes) = &self.classes else { return ReserveUse::default() };
@@ -421,7 +421,8 @@ impl Dispatcher {
             let lane = self.lane(*task);
             if !blocked.contains(lane) {
                 *pick = self.choose(*task, &mut reclaim);
-                blocked = if pick.is_some() { blocked } else { blocked.and(self.blocked_by(lane)) };
+                blocked =
+                    if pick.is_some() { blocked } else { blocked.union(self.blocked_by(lane)) };
             }
         }
     }
@@ -429,7 +430,7 @@ impl Dispatcher {
     /// Returns the lanes whose new tasks must wait, because of tasks that wait already.
     fn blocked(&self) -> Lanes {
         let waiting = Lane::all().filter(|lane| self.backlog.of_lane[lane.index()] > 0);
-        waiting.fold(Lanes::NONE, |lanes, lane| lanes.and(self.blocked_by(lane)))
+        waiting.fold(Lanes::NONE, |lanes, lane| lanes.union(self.blocked_by(lane)))
     }
 
     /// Returns true if a new task must wait: for its probes, or behind other tasks.
@@ -451,8 +452,8 @@ impl Dispatcher {
         self.classes.as_ref().map_or(Lane::FIRST, |classes| classes.lane(task))
     }
 
-    /// Returns the lanes whose tasks must wait while the first task of `lane` has no member: the other long ones, if
-    /// it is long and members are reserved; otherwise all.
+    /// Returns the lanes whose tasks must wait while the first task of `lane` finds no member: the long ones, if it is
+    /// long itself and members are reserved; otherwise all.
     #[inline]
     #[must_use]
     pub fn blocked_by(&self, lane: Lane) -> Lanes {
@@ -460,8 +461,8 @@ impl Dispatcher {
         if long.contains(lane) { long } else { Lanes::ALL }
     }
 
-    /// Returns the lane whose first task is the next to be offered, outside the `blocked` lanes. `since_ns` returns the
-    /// arrival time of a lane's first task; `None` for an empty lane. `None` without such a task.
+    /// Returns the lane whose first task is the next to be offered, outside the `blocked` lanes; `None` if no task
+    /// waits there. `since_ns` returns the arrival time of a lane's first task; `None` for an empty lane.
     #[inline]
     pub fn next_lane(
         &self,

@@ -23,7 +23,7 @@
 use arrayvec::ArrayVec;
 use rand::Rng as _;
 
-use super::classes::{BOOST, RESERVE};
+use super::classes::{BOOST, LONG_MOST, RESERVE};
 use super::conditions::{Conditions, RunWork};
 use super::measured::MemberStatistics;
 use super::silence::SilenceChecks;
@@ -198,6 +198,8 @@ pub struct Eft {
     learned: LearnedRates,
     /// Sum of the rates of active members.
     rates: f64,
+    /// Time of a member of mean rate with [`LONG_MOST`] tasks, multiplied by `rates`.
+    backlog_times: f64,
     /// Inverse rate of each member.
     inverse_rates: Vec<f64>,
     /// Detection of lost tasks.
@@ -224,6 +226,7 @@ impl Eft {
             computed_for: TableConditions { trips: None, load: LOAD_START, is_untimed: false },
             learned: LearnedRates::default(),
             rates: 0.0,
+            backlog_times: 0.0,
             inverse_rates: Vec::new(),
             silence: Box::new(SilenceChecks::new(None)),
             touched_ns: Vec::new(),
@@ -416,6 +419,7 @@ impl Eft {
         self.inverse_rates.clear();
         self.inverse_rates.extend(all.map(|member| self.ranks.speed(member).recip()));
         self.rates = view.active().iter().map(|&member| self.ranks.speed(member)).sum();
+        self.backlog_times = (LONG_MOST as f64 + HALF) * view.active().len() as f64;
         self.computed_for = self.conditions(view.active().len());
         self.set_tables();
     }
@@ -519,8 +523,14 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
+    /// Sets the use of reserved members. Where no member has a bound, long tasks wait at the members, so that the queues of
+    /// unreserved members show a backlog: a long task then takes reserved members, too.
     fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
         self.ranks.set_reserve_use(reserve_use);
+        let has_backlog = || self.ranks.soonest() * self.rates > self.backlog_times;
+        if reserve_use == ReserveUse::Never && self.ranks.bound().is_none() && has_backlog() {
+            self.ranks.set_reserve_use(ReserveUse::Last);
+        }
     }
 
     /// Adds a task that the caller sent to a member without a pick to the member's queue in the order.

@@ -103,7 +103,7 @@ impl<T> QueueingDispatcher<T> {
             match self.dispatcher.choose(task, || None) {
                 Some(pick) => return Ok(self.pop_from(lane).map(|item| (item, pick))),
                 None if self.dispatcher.holds_tasks() => {
-                    blocked = blocked.and(self.dispatcher.blocked_by(lane));
+                    blocked = blocked.union(self.dispatcher.blocked_by(lane));
                 }
                 None => {
                     let item = self.pop_from(lane);

@@ -38,7 +38,7 @@ pub(super) struct Slots {
     imbalances: Vec<Imbalance>,
     /// Rows of tokens in use: the maximum number of places of a member, which has one token in each row.
     rows: usize,
-    /// Arrival time of the oldest task on another core, and the start of the courtesy to it, in nanoseconds.
+    /// Key of the first task on another core, and the start of the courtesy to it, in nanoseconds.
     courtesy: (u64, u64),
 }
 
@@ -54,7 +54,8 @@ impl Slots {
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
         let now_ns = view.now_ns();
-        // The core that waits longest goes first, so that the pool's tasks leave nearly in order of arrival.
+        // The core with the least key goes first, so that the pool's tasks leave nearly in the order of their keys. Without
+        // rules for classes, a key is the time of arrival.
         let own_oldest = match pool_exchange.oldest() {
             0 => now_ns, // no task waits here, so the oldest one has just arrived
             since_ns => since_ns,

@@ -99,7 +99,8 @@ pub struct Parameter {
     pub whole: bool,
     /// Names of the values 0, 1, ...; empty for numbers.
     pub names: &'static [&'static str],
-    /// True if the text of a policy omits the default value. So are parameters that older releases refuse.
+    /// True if the text of a policy omits the parameter while it has its default value, because older releases refuse
+    /// parameters that they do not know.
     pub omits_default: bool,
 }
 
@@ -120,12 +121,12 @@ impl Parameter {
         Self { names, ..Self::integer(name, 0.0, range) }
     }
 
-    /// Returns the parameter, whose default value the text of a policy omits.
+    /// Returns the parameter, which the text of a policy then omits while it has its default value.
     pub(super) const fn omitting_default(self) -> Self {
         Self { omits_default: true, ..self }
     }
 
-    /// Returns true if the text of a policy has this value.
+    /// Returns true if the text of a policy contains this value.
     fn shows(&self, value: f64) -> bool {
         !self.omits_default || value.total_cmp(&self.default).is_ne()
     }

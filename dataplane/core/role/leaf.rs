@@ -22,7 +22,7 @@ use crate::node::tap::{TapCommands, TapCore};
 use crate::node::{Commands, Egress, Node, PacketStore, Timing};
 use crate::reason::DropReason;
 use crate::stage::fabric::OutgoingMessage;
-use crate::stage::{FirstTask, PortAddress, Side, Stages, Verdict};
+use crate::stage::{PortAddress, QueuePlace, Side, Stages, Verdict};
 use crate::state::{Counter, Gauge};
 use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
@@ -44,7 +44,7 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
     fn offer(
         &mut self,
         stages: &mut Stages,
-        first: FirstTask,
+        first: QueuePlace,
         now: u64,
         packet: &mut B,
     ) -> Option<Verdict> {
@@ -282,7 +282,7 @@ where
                 }
             }
             Verdict::Queue { pool, lane } => {
-                let place = FirstTask { pool: pool.into(), lane, port: from };
+                let place = QueuePlace { pool: pool.into(), lane, port: from };
                 if let Err(packet) = self.node.enqueue(packet, place, now) {
                     self.explain_drop(&packet, now, DropReason::QueueFull);
                 }

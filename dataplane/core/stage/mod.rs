@@ -66,14 +66,14 @@ const KEEPS_UP: usize = BURST / 4;
 /// then costs little of its time, and response times stay the same (docs/explanation/consistency.md).
 const EXCHANGE_PACKETS: (usize, usize) = (16 * BURST, 64 * BURST);
 
-/// First task of a lane of a pool's central queue.
+/// Task in a pool's central queue: the first of its lane, or one that the caller appends to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstTask {
+pub struct QueuePlace {
     /// Index of the pool.
     pub pool: usize,
-    /// Its lane.
+    /// Lane of the task's class.
     pub lane: Lane,
-    /// Index of the port that received it.
+    /// Index of the port that received the task.
     pub port: usize,
 }
 
@@ -611,7 +611,7 @@ impl Stages {
 
     /// Decides on the first task of a lane of a pool's central queue. Returns `None` if the task must keep waiting.
     /// Otherwise the task is no longer in that queue.
-    pub fn offer(&mut self, first: FirstTask, now: u64, frame: &mut [u8]) -> Option<Verdict> {
+    pub fn offer(&mut self, first: QueuePlace, now: u64, frame: &mut [u8]) -> Option<Verdict> {
         let verdict = schedule::offered(self, first.pool, first.port, now, frame)?;
         self.leave(first.pool, first.lane);
         if let Verdict::Drop(reason) = verdict {

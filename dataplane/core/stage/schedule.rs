@@ -11,7 +11,7 @@ use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Overflow, Pick, Placed, Task};
+use crate::policy::{Lane, Overflow, Pick, Placed, Task};
 use crate::reason::DropReason;
 use crate::state::Counter;
 use crate::wire::task::{Extension, Header};
@@ -98,7 +98,8 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
 pub(super) type Placement = Result<Placed, DropReason>;
 
 /// Decides on at most [`BURST`] new tasks of one pool (by index). Calls `take` with each decision and the
-/// index of its task, in order. In pools with waiting tasks, once a task must wait, those behind it wait too.
+/// index of its task, in order. In pools with waiting tasks, once a task must wait, those behind it wait too, except
+/// short ones behind a long one that may not take reserved members.
 #[inline]
 pub(super) fn offer_run(
     stages: &mut Stages,
@@ -115,7 +116,7 @@ pub(super) fn offer_run(
     for (index, (task, pick)) in tasks.iter().zip(picks).enumerate() {
         let placement = match pick {
             Some(pick) => Ok(Placed::Sent(pick)),
-            None => stages.wait(pool, *task),
+            None => stages.wait(pool, *task).map(Placed::Waits),
         };
         if pick.is_some() {
             stages.note_pick(pool);
@@ -159,10 +160,10 @@ impl Stages {
     /// # Errors
     /// Reason why it may not wait.
     #[inline]
-    pub(super) fn wait(&mut self, pool: usize, task: Task) -> Placement {
+    pub(super) fn wait(&mut self, pool: usize, task: Task) -> Result<Lane, DropReason> {
         let lane = self.dispatchers[pool].wait(task)?;
         self.waiting += 1;
-        Ok(Placed::Waits(lane))
+        Ok(lane)
     }
 
     /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if meanwhile its pool
@@ -177,8 +178,8 @@ impl Stages {
     }
 }
 
-/// Applies the decision on a packet of a task: assigns the packet to the task's member, queues it, or refuses it. Packets
-/// of one task have one member.
+/// Applies the decision on a packet of a task: assigns the packet to the task's member, queues it, or refuses it.
+/// Packets of one task have one member.
 fn settle(
     stages: &mut Stages,
     pool: usize,
@@ -267,7 +268,7 @@ fn place_packet(
     let task = Task::new(class(parsed, frame));
     let is_next = !stages.dispatchers[pool].must_wait(task);
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
-        Err(DropReason::NoMember) => stages.wait(pool, task),
+        Err(DropReason::NoMember) => stages.wait(pool, task).map(Placed::Waits),
         result => result.map(Placed::Sent),
     };
     settle(stages, pool, placement, parsed, verdict);

@@ -14,7 +14,7 @@
 //! | neighbours | see [`super::neighbour`] | any core; link watcher |
 //! | presence | per pool, u32 per member, see [`super::member::MemberPresence`] | any core; control thread for a new or freed place |
 //! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
-//! | oldest | per pool, u64 per core: start of its longest wait, 0 if no task waits; each core reads all | that core |
+//! | oldest | per pool, u64 per core: least key of its waiting tasks, 0 without one; each core reads all | that core |
 //! | lost | per pool, u32 per member: tasks written off | any core |
 //! | quanta | per pool, u32 per member: quanta served to its current tasks, if its workers share their core | core of an agent |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |

@@ -91,7 +91,8 @@ pub struct PoolExchange {
     tokens_idle: usize,
     /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
-    /// Start of the longest wait on this core; [`RemoteCore`] has those of remote cores.
+    /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for classes
+    /// ([`crate::policy::ClassRules`]) a key is the start of the wait.
     oldest: Slice<AtomicU64>,
     /// Bounds on a member's tasks that the cores have found, by core; 0 for none yet.
     bounds: Box<[Slice<AtomicU64>]>,
@@ -106,7 +107,7 @@ struct RemoteCore {
     published: Slice<AtomicU16>,
     /// Count last received from it for each member.
     received: Box<[u16]>,
-    /// Start of its longest wait.
+    /// Least key of its waiting tasks.
     oldest: Slice<AtomicU64>,
     /// Topic of its last message, if this core publishes another topic and has dropped the message.
     missed: Option<Topic>,
@@ -373,14 +374,14 @@ impl PoolExchange {
         self.tokens.has_some(self.tokens_max)
     }
 
-    /// Returns the start of this core's longest wait of a task, in nanoseconds; 0 if no task waits.
+    /// Returns the least key of the tasks that wait on this core, in nanoseconds; 0 if none waits.
     #[inline]
     #[must_use]
     pub fn oldest(&self) -> u64 {
         self.oldest[0].load(Relaxed)
     }
 
-    /// Publishes the start of this core's longest wait of a task, in nanoseconds; 0 if no task waits.
+    /// Publishes the least key of the tasks that wait on this core, in nanoseconds; 0 if none waits.
     #[inline]
     pub fn note_oldest(&self, since_ns: u64) {
         if self.oldest[0].load(Relaxed) != since_ns {
@@ -388,8 +389,8 @@ impl PoolExchange {
         }
     }
 
-    /// Returns the start of the longest wait of a task on any remote core; all ones if no task waits. A core lets a
-    /// task that waits longer elsewhere go first.
+    /// Returns the least key of a task that waits on any remote core; all ones if no task waits. A core lets a
+    /// task with a lower key elsewhere go first.
     #[inline]
     #[must_use]
     pub fn oldest_elsewhere(&self) -> u64 {

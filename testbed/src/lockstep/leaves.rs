@@ -32,7 +32,7 @@ use super::local::SpreadingEnd;
 use super::workers::Packet;
 use super::{Clients, LocalLeaf, LockstepError, Scheduler, Workers};
 use crate::rack::{Layout, RackPort, Servers};
-use crate::sim::ct::{Config, Dispatchers, Sim, TaskKind};
+use crate::sim::ct::{Config, Dispatchers, Sim, TaskLabel};
 use crate::sim::outcome::Outcome;
 
 /// Id of the only pool.
@@ -332,7 +332,7 @@ impl Dispatchers for Leaves {
         &mut self,
         index: usize,
         now_ns: u64,
-        TaskKind { number, .. }: TaskKind,
+        TaskLabel { number, .. }: TaskLabel,
         task: u32,
     ) -> Result<Placement<u32>, LockstepError> {
         if self.sends_probes {
@@ -378,7 +378,7 @@ impl Dispatchers for Leaves {
         &mut self,
         _index: usize,
         _now_ns: u64,
-        _describe: impl Fn(u32) -> TaskKind,
+        _label: impl Fn(u32) -> TaskLabel,
     ) -> Result<Placement<u32>, LockstepError> {
         Ok(Ok(None)) // no task waits
     }

@@ -496,15 +496,16 @@ impl<T: Work> WorkerSet<T> {
         entry.link.sender().room() > 0
     }
 
-    /// Gives the first `most` waiting tasks (at least one) to workers. Returns false if some of them must keep
-    /// waiting.
+    /// Gives the first `most` waiting tasks (at least one; only one if the policy has rules for classes) to workers.
+    /// Returns false if some of them must keep waiting.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
         if self.dispatcher.has_classes() {
             // The order depends on each decision. A policy with classes holds tasks, so that none is refused here.
             let next = self.dispatcher.next(|task| Task::new(task.ids().class));
-            let given = next.ok().flatten();
-            return given.map(|(task, pick)| self.give_waiting(task, pick, now, done)).is_some();
+            let Ok(Some((task, pick))) = next else { return false };
+            self.give_waiting(task, pick, now, done);
+            return true;
         }
         // Tasks that remain from an earlier, bounded policy go one by one to workers with room in their channels: the
         // present policy has no bound that limits its picks.

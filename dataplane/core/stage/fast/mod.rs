@@ -34,7 +34,7 @@ use super::unreachable::{Sources, UnreachableSource};
 use super::{Stages, Verdict, Verdicts, classify};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Dispatcher, Pick, Placed, Task};
+use crate::policy::{Dispatcher, Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
@@ -510,8 +510,7 @@ fn hold<'a, A: FastPath, B: Buf>(
             Some(_) => continue,
         };
         let verdict = match placement {
-            Ok(Placed::Waits(lane)) => Verdict::Queue { pool: pool as u16, lane },
-            Ok(Placed::Sent(_)) => continue, // impossible: `wait` sends no task
+            Ok(lane) => Verdict::Queue { pool: pool as u16, lane },
             Err(reason) => {
                 stages.counters.drop(reason, 1);
                 Verdict::Drop(reason)
@@ -565,7 +564,7 @@ pub(super) mod tests {
     use crate::io::memory::FramePool;
     use crate::policy::{Lane, Overflow};
     use crate::stage::fixture::{self, Fixture};
-    use crate::stage::{FirstTask, IpOptions, PortAddress, Side, Stages};
+    use crate::stage::{IpOptions, PortAddress, QueuePlace, Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::ChecksumDelta;
     use crate::wire::ether::Mac;
@@ -791,7 +790,7 @@ pub(super) mod tests {
                 }
                 let waiting = frames.into_iter().zip(fast_verdicts);
                 let queued = Verdict::Queue { pool: 0, lane: Lane::FIRST };
-                let first = FirstTask { pool: 0, lane: Lane::FIRST, port: 0 };
+                let first = QueuePlace { pool: 0, lane: Lane::FIRST, port: 0 };
                 queue.extend(waiting.filter(|(_, verdict)| *verdict == queued));
                 prop_assert_eq!((with.waiting(), without.waiting()), (queue.len(), queue.len()));
                 let freed = with.take_freed();
