@@ -5,12 +5,14 @@
 //! once per round trip. The engine simulates only those polls that may find a task.
 //!
 //! Polls of an empty queue move the switch's read counter past its write counter. The next submission repairs it by one
-//! more pass through the switch, before which its task is invisible. Submissions to a full queue are rejected.
+//! more pass through the switch, before which its task is invisible. Submissions in the meantime wait for the same
+//! repair. Submissions to a full queue are rejected. Each submission has one task.
 //!
 //! The metric is the scheduling delay, from the arrival at the switch to the start of the service. Baselines: the same
 //! queue in a server, which schedules a limited number of tasks per second and keeps the requests of idle executors;
 //! RackSched ([`super::pallas`]) with a queue per server; R2P2 (ATC 2019), which sends at most k tasks to an executor
-//! (`ct` with the leaf's policy `jbsq`).
+//! (`ct` with the leaf's policy `jbsq`). R2P2 sends a task to an idle executor at once, so it has the lower delay while
+//! executors are idle.
 //!
 //! Only the paper's FCFS policy is modelled. Its policies for priorities, resources and locality have no public code.
 
@@ -88,8 +90,8 @@ struct Sim<'a> {
     config: &'a Config,
     engine: Engine<()>,
     queue: Fifo,
-    /// Idle executors that nothing has woken: the time of their polls at the scheduler, modulo the round trip, and the
-    /// executor. Under a server, the times are 0.
+    /// Idle executors without an event for their next poll: the time of their polls at the scheduler, modulo the round
+    /// trip, and the executor. Under a server, the times are 0.
     idle: BTreeSet<(u64, u32)>,
     /// Delay between scheduler and executors in ticks, each way.
     delay: u64,
@@ -147,11 +149,14 @@ impl<'a> Sim<'a> {
         let task = self.engine.arrive(&self.config.service, ticks_of, ());
         let now = self.engine.now;
         self.ready_at = match self.config.scheduler {
-            // While no task waits, idle executors have polled the empty queue.
-            Scheduler::Switch { pass_ns } if self.queue.is_empty() && !self.idle.is_empty() => {
-                self.ready_at.max(now + ticks_of(pass_ns))
+            // While no task waits, idle executors have polled the empty queue. A repair is not repeated while it lasts.
+            Scheduler::Switch { pass_ns }
+                if self.ready_at <= now && self.queue.is_empty() && !self.idle.is_empty() =>
+            {
+                now + ticks_of(pass_ns)
             }
-            Scheduler::Switch { .. } => self.ready_at.max(now),
+            // A tick after the former submission, if that one is not in the queue yet, so that they keep their order.
+            Scheduler::Switch { .. } => now.max(self.ready_at + 1),
             Scheduler::Server { tasks_per_s } => {
                 self.ready_at.max(now) + ticks_of(1e9 / tasks_per_s)
             }
@@ -327,24 +332,25 @@ pub(super) fn claims(tasks: u64, seed: u64) -> Vec<Claim> {
     let delays = benches
         .iter()
         .flat_map(|bench| [0.8, 0.95].into_iter().flat_map(|load| delay_claims(bench, load)));
-    delays.chain(throughput(tasks, seed)).collect()
+    delays.chain([throughput(tasks, seed)]).collect()
 }
 
 /// Compares scheduling delays on a workload at a load.
 fn delay_claims(bench: &Bench, load: f64) -> Vec<Claim> {
     let rate_pps = bench.rate_pps(load);
     let draconis = bench.draconis(SWITCH, rate_pps);
-    let source =
-        "Draconis, EuroSys'24, abstract: 3 to 200 times; 3 for RackSched is recalled, not checked";
-    let r2p2 = "Draconis, EuroSys'24: ratio from a brief, not confirmed; the abstract has 3 to 200";
-    let direction =
-        "Draconis, EuroSys'24, abstract: 3 to 200 times; no ratio known for this baseline";
+    let source = "Draconis, EuroSys'24, abstract: 3 to 200 times; 3 for RackSched is recalled, not checked; loads, \
+                  delays and number of executors assumed";
+    let r2p2 = "Draconis, EuroSys'24: ratio from a brief, not confirmed; the abstract has 3 to 200; loads, delays and \
+                number of executors assumed; our R2P2 has no cost in the switch";
+    let direction = "Draconis, EuroSys'24, abstract: 3 to 200 times; no ratio known for this baseline; in a server: \
+                     1.1 million tasks/s assumed";
     let rows = [
         ("scheduling delay p99, RackSched / Draconis", Some(3.0), bench.racksched(load), source),
         ("scheduling delay p99, R2P2 with k = 3 / Draconis", Some(20.0), bench.r2p2(3, load), r2p2),
         ("scheduling delay p99, R2P2 with k = 1 / Draconis", None, bench.r2p2(1, load), direction),
         (
-            "scheduling delay p99, server / Draconis",
+            "scheduling delay p99, same queue in a server / Draconis",
             None,
             bench.draconis(SERVER, rate_pps),
             direction,
@@ -363,7 +369,7 @@ fn delay_claims(bench: &Bench, load: f64) -> Vec<Claim> {
 }
 
 /// Compares the throughput of switch and server with tasks that take almost no time.
-fn throughput(tasks: u64, seed: u64) -> Option<Claim> {
+fn throughput(tasks: u64, seed: u64) -> Claim {
     const TARGET_US: f64 = 50.0;
     let bench = Bench::of_types("no-op", &[task_type(NO_OP_US, 1.0)], tasks, seed);
     let limit = (SERVERS * CORES) as f64 / (NO_OP_US + 2e-3 * DELAY_NS) * 1e6;
@@ -371,17 +377,17 @@ fn throughput(tasks: u64, seed: u64) -> Option<Claim> {
         limit * sustained_load(TARGET_US, |part| bench.draconis(scheduler, part * limit))
     };
     let values = (sustained(SWITCH, limit), sustained(SERVER, SERVER_TASKS_PER_S));
-    Some(Claim {
+    Claim {
         system: SYSTEM,
-        compared: "tasks per second, Draconis / server",
+        compared: "tasks per second, Draconis / same queue in a server",
         conditions: format!(
             "tasks of {NO_OP_US} us, 160 executors, scheduling delay p99 at most {TARGET_US} us"
         ),
         claimed: Some(52.0),
         values,
         source: "Draconis, EuroSys'24, abstract; in our simulation the executors limit the switch, and the server's \
-                 rate is assumed",
-    })
+                 rate (1.1 million tasks/s) is assumed",
+    }
 }
 
 #[cfg(test)]
@@ -409,7 +415,8 @@ mod tests {
         let bench = bench(2_000);
         let delays = run(&bench.config(SWITCH, bench.rate_pps(0.01))).delays;
         let shortest = (PASS_NS + DELAY_NS) / 1e3;
-        assert!(delays.us(0.0) >= 0.999 * shortest, "{}", delays.us(0.0));
+        // Some tasks arrive during the repair for another one, and wait for less than a pass.
+        assert!(delays.us(0.1) >= 0.999 * shortest, "{}", delays.us(0.1));
         assert!(delays.us(1.0) <= 1.001 * shortest + 2.0 * DELAY_NS / 1e3, "{}", delays.us(1.0));
     }
 

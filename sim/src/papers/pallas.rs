@@ -462,7 +462,7 @@ struct Sim<'a> {
     /// Gaps in ticks of a bursty type, its service time, and the stream of the gaps.
     bursty: Option<(Gamma<f64>, Service, Stream)>,
     servers: Vec<TypedQueues>,
-    /// True for servers that have not bounced tasks since their reservation changed.
+    /// True for servers whose division has changed, and that have not bounced tasks since.
     has_changed: Vec<bool>,
     switch: Switch,
     delays: Delays,
@@ -613,8 +613,9 @@ impl<'a> Sim<'a> {
             }
         };
         engine.flights[task].route.server = server as u32;
+        // A bounced task may have a copy already, or even its reply.
         if let Some(other) = copy_at
-            && engine.flights[task].route.twin.is_none()
+            && let Route { twin: None, is_answered: false, .. } = engine.flights[task].route
         {
             self.counts.copied += 1;
             let mut copy = engine.flights[task];
@@ -740,7 +741,7 @@ impl<'a> Sim<'a> {
         let allotted = allot(&demands(&groups, &profiles), cores);
         let division = Division::new(groups, &allotted, config, Some(&shaper.division));
         for (server, has_changed) in self.has_changed.iter_mut().enumerate() {
-            *has_changed = !division.present(server).eq(shaper.division.present(server));
+            *has_changed |= !division.present(server).eq(shaper.division.present(server));
         }
         shaper.division = division;
         shaper.restart();
@@ -870,7 +871,8 @@ const PAPERS: [Paper; 5] = [
         ratios: &[
             (Place::OfPallas(1.8 / 2.15), 5.2),
             (Place::OfPallas(1.9 / 2.15), 16.0),
-            (Place::Between, 16.0),
+            // RackSched sustains 1.5 times less than Pallas, so the middle is at 1.8 million.
+            (Place::Between, 5.2),
         ],
     },
     Paper {
@@ -935,9 +937,9 @@ fn against_racksched(paper: &Paper, tasks: u64, seed: u64) -> Vec<Claim> {
     }
     for &(place, ratio) in ratios {
         let (load, place) = match place {
-            Place::OfPallas(part) => (part * loads.0, "as in the paper, of Pallas's highest"),
-            Place::Between => ((loads.0 + loads.1) / 2.0, "chosen here, between both highest"),
-            Place::OfCores(part) => (part, "as in the paper, of the cores' capacity"),
+            Place::OfPallas(part) => (part * loads.0, "the paper's fraction of Pallas's highest"),
+            Place::Between => ((loads.0 + loads.1) / 2.0, "chosen: middle of both highest"),
+            Place::OfCores(part) => (part, "the paper's fraction of the cores' capacity"),
         };
         let racksched = run(&bench.config(RS_DARC, load)).outcome;
         let note = if racksched.is_unstable() { ", RackSched overloaded" } else { "" };
@@ -972,15 +974,17 @@ fn central_queue(tasks: u64, seed: u64) -> Claim {
     );
     let short = |outcome: &Outcome| type_us(outcome, 0, 0.99);
     let pallas = run(&bench.config(PALLAS, LOAD)).outcome;
-    let values = (central.map_or(f64::NAN, |central| short(&central)), short(&pallas));
+    // Response times of `ct` end with the service, those of Pallas with the reply's arrival.
+    let central = central.map_or(f64::NAN, |central| short(&central) + DELAY_NS / 1e3);
+    let values = (central, short(&pallas));
     let conditions = format!("Port Bimodal, load {LOAD}, 80 cores, short tasks");
-    claim("p99, Draconis (central queue) / Pallas", conditions, None, values)
+    claim("p99, central queue as in Draconis / Pallas", conditions, None, values)
 }
 
 /// Compares Pallas without and with copies in bursts.
 fn bursts(tasks: u64, seed: u64) -> Vec<Claim> {
-    // The paper's limit is 42 tasks where 40 cores serve 80.
-    const LIMIT: f64 = 42.0 / 80.0;
+    // The paper's limit is what the cores serve, as measured: 42 tasks in its test bed, 80 here.
+    const LIMIT: f64 = 1.0;
     let bench = Bench { types: &BURSTY, tasks, seed };
     let p99 = |copies, load| {
         let policy = Policy::Pallas { groups: Some(vec![vec![0], vec![1]]), copies };
@@ -989,7 +993,8 @@ fn bursts(tasks: u64, seed: u64) -> Vec<Claim> {
     };
     let compare = |load: f64| {
         let conditions = format!(
-            "90% of 10 us with gamma gaps of deviation 5, 10% of 90 us, load {load}, 4 servers each"
+            "90% of 10 us with gamma gaps (deviation 5 times the mean), 10% of 90 us, load {load} \
+             (chosen), 4 servers each"
         );
         let values = (p99(None, load), p99(Some(LIMIT), load));
         claim("p99, without copies / with copies", conditions, Some(6.1), values)

@@ -4,21 +4,22 @@
 //! ([`pool`]). The servers share machines with other jobs, the antagonists. Therefore their cores vary in number and
 //! speed ([`server`]). The unit of time is the millisecond.
 //!
-//! Algorithm and parameters of probing are those of write-ups of the paper, and the numbers of clients, servers and
-//! queries are those of its testbed. The machines, their antagonists ([`Antagonists`]) and the smoothing of weights are
-//! our assumptions. The paper's runs take minutes per load. With 200 000 queries, a run takes 40 s of simulated time.
+//! Algorithm and parameters of probing are those of write-ups of the paper, and the numbers of clients and servers are
+//! those of its testbed. The machines, their antagonists ([`Antagonists`]), the delays and the smoothing of weights are
+//! our assumptions. The paper's runs take minutes per load. With 200 000 queries, a run at load 1 simulates 40 s.
+//!
+//! Probes of idle clients, timeouts of probes and the synchronous mode are not simulated.
 
 mod experiments;
 pub mod pool;
 pub mod server;
 
 use hdrhistogram::Histogram;
-use rand::Rng as _;
 use rand_distr::{Distribution, Exp1};
 use wedjat_workload::seed::{Stream, StreamSeed};
 use wedjat_workload::service::Service;
 
-use super::{Claim, Run, index, quantile, ticks_of};
+use super::{Claim, Run, WARMUP, index, quantile, ticks_of, two_indices, unit};
 use crate::engine::{Engine, NextEvent, SimTask};
 use crate::events::event;
 use crate::outcome::Outcome;
@@ -30,7 +31,7 @@ use server::Server;
 const MS: u64 = 1_000_000_000;
 /// Time after which a client gives up a query.
 const DEADLINE: u64 = 5_000 * MS;
-/// Delay of a query to its server.
+/// Delay of a query to its server. Its answer arrives at once.
 const DELAY: u64 = MS / 4;
 /// Round trip of a probe. The answer shows the server at its end.
 const PROBE_DELAY: u64 = MS / 2;
@@ -47,7 +48,7 @@ const USUAL: u64 = 75 * MS;
 /// Parameters of probing in most of the paper's experiments.
 const PROBING: Probing =
     Probing { size: 16, probes: 3.0, removals: 1.0, delta: 1.0, age_max: 1_000 * MS };
-/// Quantile of the hot-cold rule in most of the paper's experiments: 2 to the power of -1/4.
+/// Quantile of the hot-cold rule in most of the paper's experiments: 2 to the power of -1/4, rounded.
 const QUANTILE: f64 = 0.84;
 
 /// Kinds of events besides `event::DONE`, whose argument has the server's version above 16 bits for the server.
@@ -117,9 +118,9 @@ impl Selection {
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Number of clients.
+    /// Number of clients, at most 65 536.
     pub clients: usize,
-    /// Number of servers.
+    /// Number of servers, at least 2 and at most 65 536.
     pub servers: usize,
     /// Number of cores of a server's allocation.
     pub cores: f64,
@@ -313,24 +314,16 @@ impl<'a> Sim<'a> {
                 in_order.min_by_key(|&server| outstanding[server]).unwrap_or(first)
             }
             Selection::LeastLoadedOfTwo => {
-                let (first, second) = self.draw_two();
+                let (first, second) = two_indices(&mut self.choices, self.config.servers);
                 let outstanding = &self.clients[client].outstanding;
                 if outstanding[second] < outstanding[first] { second } else { first }
             }
             Selection::PolledOfTwo => {
-                let (first, second) = self.draw_two();
+                let (first, second) = two_indices(&mut self.choices, self.config.servers);
                 if self.polled[second] < self.polled[first] { second } else { first }
             }
             Selection::Probes(rule, probing) => self.select_by_probes(client, rule, &probing),
         }
-    }
-
-    /// Draws two different servers.
-    fn draw_two(&mut self) -> (usize, usize) {
-        let servers = self.config.servers;
-        let first = index(&mut self.choices, servers);
-        let offset = 1 + index(&mut self.choices, servers - 1);
-        (first, (first + offset) % servers)
     }
 
     /// Takes the server whose turn at the client is next.
@@ -452,7 +445,8 @@ impl<'a> Sim<'a> {
         let stream = &mut self.antagonists[server];
         let load = if unit(stream) < full { 1.0 } else { unit(stream) };
         let gap: f64 = Exp1.sample(stream);
-        let speed = if server % 2 == 1 { slow } else { 1.0 } * (1.0 - contention * load * load);
+        let own_speed = if server % 2 == 1 { slow } else { 1.0 };
+        let speed = own_speed * (1.0 - contention * load * load);
         let cores = self.config.cores * (1.0 + spare * (1.0 - load));
         self.servers[server].set_cores(self.engine.now, cores, speed);
         self.schedule_completion(server);
@@ -489,7 +483,7 @@ impl<'a> Sim<'a> {
     /// Returns true after the warm-up, as long as queries arrive.
     fn is_measured(&self) -> bool {
         let arrived = self.engine.recorder.arrived();
-        self.engine.remaining > 0 && arrived > self.config.tasks / 10
+        self.engine.remaining > 0 && arrived > (self.config.tasks as f64 * WARMUP) as u64
     }
 
     /// Polls all servers, and samples their requests in flight.
@@ -516,11 +510,6 @@ impl<'a> Sim<'a> {
             outcome: self.engine.finish(MS as f64),
         }
     }
-}
-
-/// Draws a number from 0 to 1.
-fn unit(stream: &mut Stream) -> f64 {
-    stream.next_u64() as f64 * (-64.0_f64).exp2()
 }
 
 /// Runs the paper's experiments.

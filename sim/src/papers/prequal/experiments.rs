@@ -9,7 +9,8 @@ const RULES: &str = "Prequal, NSDI'24, Fig. 7 (selection rules), by a write-up; 
     deadline of 5 s are bounds; the antagonists are our assumption";
 /// Source of the claims about the load ramp.
 const RAMP: &str = "Prequal, NSDI'24, Fig. 6 (load ramp), by two write-ups: weighted round robin fails above \
-    load 1 with over 25% errors, Prequal has none up to 1.74; the antagonists are our assumption";
+    load 1 with over 25% errors, Prequal has none up to 1.74, with less even CPU use; the antagonists are our \
+    assumption; runs of seconds have fewer errors, because the backlog needs several seconds to reach the deadline";
 /// Source of the claims about the probing rate.
 const RATE: &str = "Prequal, NSDI'24, Fig. 8 (probing rate), by a write-up: insensitive down to one probe per \
     query, then the tail grows; load from memory";
@@ -17,13 +18,15 @@ const RATE: &str = "Prequal, NSDI'24, Fig. 8 (probing rate), by a write-up: inse
 const POOL: &str = "Prequal, NSDI'24, by two write-ups: pools beyond 16 bring little";
 /// Source of the claims about the quantile.
 const QUANTILES: &str = "Prequal, NSDI'24, Fig. 9 (quantile), by two write-ups; slow half and load 0.94 from \
-    memory; the ratio of p99.9 is 1.6 to 2.4";
+    memory; the ratio of p99.9 is 1.6 to 2.4; the base of the ratios of quantile 1 is not known, 0.99 here; \
+    a run has one placement of antagonists, so another seed may reverse the ratio";
 /// Source of the claims about linear rules.
 const LINEAR: &str = "Prequal, NSDI'24, Fig. 10 (linear rules), by a write-up: latency falls as the weight moves \
-    to the requests in flight, and the hot-cold rule is better still; conditions from memory";
+    to the requests in flight, which our simulation does not show, and the hot-cold rule is better still; \
+    conditions from memory; a run has one placement of antagonists";
 /// Source of the claim about production.
-const PRODUCTION: &str = "Prequal, NSDI'24, cut-over of YouTube's homepage, by two write-ups: from about 225 to \
-    50; conditions differ from ours";
+const PRODUCTION: &str = "Prequal, NSDI'24, cut-over of YouTube's homepage, by two write-ups: tail from about \
+    225 to 50, or 5 to 10 times lower; quantile not known, and conditions differ from ours";
 
 /// Comparison of weighted round robin and Prequal.
 const WEIGHTED_P999: &str = "p99.9 in ms, weighted round robin / Prequal";
@@ -117,6 +120,7 @@ impl Testbed {
             clients: 100,
             servers: 100,
             cores: CORES,
+            // Truncated at 0, with a median of 75 ms: the paper's latency of a query without others.
             service: service("normal(62500us,62500us)"),
             load,
             antagonists: machines.1,
@@ -204,14 +208,24 @@ impl Testbed {
             |compared, q, results, claimed| of(compared, q, results, claimed, QUANTILES);
         let linear = |compared, results| of(compared, 0.99, results, None, LINEAR);
         vec![
-            quantiles("p90 in ms, quantile 0 / 0.99", 0.9, [&counts, &high], Some(1.24)),
-            quantiles("p99 in ms, quantile 0 / 0.99", 0.99, [&counts, &high], Some(1.14)),
-            quantiles("p99 in ms, quantile 1 / 0.99", 0.99, [&latencies, &high], Some(1.2)),
-            quantiles("p99.9 in ms, quantile 1 / 0.99", 0.999, [&latencies, &high], Some(2.0)),
-            quantiles("p99 in ms, quantile 0 / 0.84", 0.99, [&counts, &usual], None),
+            quantiles("p90 in ms, hot-cold quantile 0 / 0.99", 0.9, [&counts, &high], Some(1.24)),
+            quantiles("p99 in ms, hot-cold quantile 0 / 0.99", 0.99, [&counts, &high], Some(1.14)),
+            quantiles(
+                "p99 in ms, hot-cold quantile 1 / 0.99",
+                0.99,
+                [&latencies, &high],
+                Some(1.2),
+            ),
+            quantiles(
+                "p99.9 in ms, hot-cold quantile 1 / 0.99",
+                0.999,
+                [&latencies, &high],
+                Some(2.0),
+            ),
+            quantiles("p99 in ms, hot-cold quantile 0 / 0.84", 0.99, [&counts, &usual], None),
             linear("p99 in ms, linear weight 0.1 / 0.5", [&low, &middle]),
             linear("p99 in ms, linear weight 0.5 / 0.9", [&middle, &most]),
-            linear("p99 in ms, linear weight 0.9 / quantile 0.84", [&most, &usual]),
+            linear("p99 in ms, linear weight 0.9 / hot-cold quantile 0.84", [&most, &usual]),
         ]
     }
 

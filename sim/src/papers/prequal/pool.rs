@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use rand::Rng;
 
+use crate::papers::unit;
+
 /// Number of recent answers from which a client estimates the distribution of requests in flight. Our choice, because
 /// the paper's is not known.
 const RECENT: usize = 64;
@@ -21,7 +23,7 @@ pub struct Probing {
     pub removals: f64,
     /// Excess of the answers' total uses over the need of all queries.
     pub delta: f64,
-    /// Age in ticks from which an answer is not used.
+    /// Maximum age in ticks of a used answer.
     pub age_max: u64,
 }
 
@@ -38,8 +40,7 @@ impl Probing {
 
     /// Draws the number of uses of an answer: the mean, rounded up or down.
     pub fn draw_uses<R: Rng>(&self, servers: usize, rng: &mut R) -> u32 {
-        let unit = rng.next_u64() as f64 * (-64.0_f64).exp2();
-        (self.mean_uses(servers) + unit) as u32
+        (self.mean_uses(servers) + unit(rng)) as u32
     }
 }
 
@@ -61,7 +62,7 @@ pub enum Rule {
 pub struct Answer {
     /// Index of the server.
     pub server: usize,
-    /// Requests in flight at the server, plus the client's own requests since.
+    /// Requests in flight at the server, plus the client's queries that used this answer.
     pub in_flight: u32,
     /// Estimated latency in ticks.
     pub latency: u64,

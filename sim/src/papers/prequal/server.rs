@@ -121,7 +121,7 @@ impl Server {
         Some(self.changed + (left / self.rate()).ceil() as u64)
     }
 
-    /// Records the latency of a completed request that found `in_flight` others.
+    /// Records the latency of a completed or removed request that found `in_flight` others.
     pub fn record(&mut self, in_flight: u32, latency: u64) {
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
