@@ -414,7 +414,7 @@ fn boost_and_reserve_protect_short_tasks() {
         let [load, tasks] = [("load", "0.8"), ("tasks", "100000")];
         let keys = [("model", "ct"), ("servers", "32"), mix, load, tasks, ("policy", policy)];
         let mut keys = keys.to_vec();
-        keys.extend([("delay", "0us"), ("classes", "yes")]);
+        keys.extend([("dispatchers", "1"), ("delay", "0us"), ("classes", "yes")]);
         sim::rows(&args(&keys)).unwrap().remove(0)
     };
     let (plain, chosen) = (row("eft"), row("eft(boost=1, reserve=2)"));

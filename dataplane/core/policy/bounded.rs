@@ -25,10 +25,10 @@
 
 use rand::Rng as _;
 
-use super::classes::BOOST;
 use super::measured::{MemberStatistics, ReplyNotes};
 use super::silence::{SilenceChecks, SilenceLimits};
 use super::slots::{self, Slots};
+use super::spec::BOOST;
 use super::structure::{Front, Losses, Rank, RankedMember, Ranks};
 use super::{
     AnyPolicy, Caller, ClassRules, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task,

@@ -16,14 +16,8 @@
 //! Mean service times are learned from the replies, which carry time and class. A class without recent replies has no
 //! effect on others.
 
-use super::{Parameter, Task};
+use super::Task;
 use crate::state::{Report, View};
-
-/// The parameter `boost` of policies; see [`ClassRules`].
-pub(super) const BOOST: Parameter = Parameter::new("boost", 0.0, (0.0, 1e6)).omitting_default();
-/// The parameter `reserve` of policies; see [`ClassRules`].
-pub(super) const RESERVE: Parameter =
-    Parameter::integer("reserve", 0.0, (0.0, 1024.0)).omitting_default();
 
 /// Number of lanes. Classes 0 to 6 have one each, and all others share the last one.
 pub const LANES: usize = 8;

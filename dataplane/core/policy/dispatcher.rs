@@ -36,14 +36,14 @@ pub enum Overflow {
 
 /// Decision on a new task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum Assignment {
     /// It goes to this member.
     Sent(Pick),
     /// It waits in this lane, as the last one.
     Waits(Lane),
 }
 
-impl Placed {
+impl Assignment {
     /// Returns the pick; `None` for a task that waits.
     #[must_use]
     pub const fn pick(self) -> Option<Pick> {
@@ -493,12 +493,12 @@ impl Dispatcher {
         &mut self,
         task: Task,
         reclaim: impl FnMut() -> Option<Member>,
-    ) -> Result<Placed, DropReason> {
+    ) -> Result<Assignment, DropReason> {
         let mut picks = [None];
         self.offer_run(&[task], &mut picks, reclaim);
         match picks[0] {
-            Some(pick) => Ok(Placed::Sent(pick)),
-            None => self.wait(task).map(Placed::Waits),
+            Some(pick) => Ok(Assignment::Sent(pick)),
+            None => self.wait(task).map(Assignment::Waits),
         }
     }
 

@@ -23,10 +23,11 @@
 use arrayvec::ArrayVec;
 use rand::Rng as _;
 
-use super::classes::{BOOST, LONG_MOST, RESERVE};
+use super::classes::LONG_MOST;
 use super::conditions::{Conditions, RunWork};
 use super::measured::MemberStatistics;
 use super::silence::SilenceChecks;
+use super::spec::{BOOST, RESERVE};
 use super::structure::{Level, Rank, SpeedRanks, UNBOUNDED};
 use super::{
     AnyPolicy, Caller, ClassRules, Entry, Pick, Picks, Policy, ReserveUse, Rng, Runs, Task,

@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::fifo::{Fifo, Slab};
-use super::{Dispatcher, LANES, Lane, Lanes, Pick, Placed, Task};
+use super::{Assignment, Dispatcher, LANES, Lane, Lanes, Pick, Task};
 use crate::reason::DropReason;
 
 /// A [`Dispatcher`] with its waiting tasks, each represented by an item of the caller: a packet, or a number.
@@ -20,14 +20,14 @@ pub struct QueueingDispatcher<T> {
     /// The policy, and the count of waiting tasks.
     dispatcher: Dispatcher,
     /// Memory for waiting tasks.
-    tasks: Slab<Waiting<T>>,
+    tasks: Slab<WaitingTask<T>>,
     /// Their order in each lane.
     lanes: [Fifo; LANES],
 }
 
 /// A waiting task.
 #[derive(Debug)]
-pub struct Waiting<T> {
+pub struct WaitingTask<T> {
     item: T,
     /// Time at which it began to wait, in nanoseconds.
     since_ns: u64,
@@ -60,8 +60,8 @@ impl<T> QueueingDispatcher<T> {
     #[inline]
     pub fn offer(&mut self, task: Task, item: T) -> Placement<T> {
         match self.dispatcher.offer(task, || None) {
-            Ok(Placed::Sent(pick)) => Ok(Some((item, pick))),
-            Ok(Placed::Waits(lane)) => {
+            Ok(Assignment::Sent(pick)) => Ok(Some((item, pick))),
+            Ok(Assignment::Waits(lane)) => {
                 self.store(lane, item).map(|()| None).map_err(|item| (item, DropReason::QueueFull))
             }
             Err(reason) => Err((item, reason)),
@@ -81,7 +81,7 @@ impl<T> QueueingDispatcher<T> {
 
     /// Stores a waiting task of this lane, which is already counted.
     fn store(&mut self, lane: Lane, item: T) -> Result<(), T> {
-        let waiting = Waiting { item, since_ns: self.dispatcher.view().now_ns() };
+        let waiting = WaitingTask { item, since_ns: self.dispatcher.view().now_ns() };
         // The bound may have been raised above the available memory.
         self.tasks.push(&mut self.lanes[lane.index()], waiting).map_err(|waiting| {
             self.dispatcher.leave_last(lane);
@@ -122,7 +122,7 @@ impl<T> QueueingDispatcher<T> {
 
     /// Returns the first waiting task of a lane, if any.
     #[inline]
-    fn first_of(&self, lane: Lane) -> Option<&Waiting<T>> {
+    fn first_of(&self, lane: Lane) -> Option<&WaitingTask<T>> {
         self.tasks.get(self.lanes[lane.index()].first()?)
     }
 
@@ -160,7 +160,7 @@ impl<T> QueueingDispatcher<T> {
     ///
     /// # Panics
     /// If `tasks` has too little room and does not grow.
-    pub fn exchange_memory(&mut self, tasks: &mut Slab<Waiting<T>>) {
+    pub fn exchange_memory(&mut self, tasks: &mut Slab<WaitingTask<T>>) {
         for lane in &mut self.lanes {
             let mut moved = Fifo::EMPTY;
             while let Some(task) = self.tasks.pop(lane) {
@@ -497,8 +497,8 @@ mod tests {
         let pick = dispatcher.offer(task, || unfinished.pop()).unwrap().pick().unwrap();
         assert_eq!((pick.member, unfinished.len(), dispatcher.waiting()), (Member(1), 1, 0));
         // A task that must wait behind others takes no place away.
-        assert_eq!(dispatcher.offer(task, || None), Ok(Placed::Waits(Lane::FIRST)));
-        assert_eq!(dispatcher.offer(task, || unfinished.pop()), Ok(Placed::Waits(Lane::FIRST)));
+        assert_eq!(dispatcher.offer(task, || None), Ok(Assignment::Waits(Lane::FIRST)));
+        assert_eq!(dispatcher.offer(task, || unfinished.pop()), Ok(Assignment::Waits(Lane::FIRST)));
         assert_eq!((unfinished.len(), dispatcher.waiting()), (1, 2));
         let pick = dispatcher.choose(task, || unfinished.pop()).unwrap();
         assert_eq!((pick.member, unfinished.len()), (Member(1), 0));

@@ -12,6 +12,12 @@ use crate::state::PublishedState;
 /// Name of a pool's policy under which the node chooses: see [`super::PolicyChoice`].
 pub(super) const AUTO: &str = "auto";
 
+/// The parameter `boost` of policies; see [`ClassRules`].
+pub(super) const BOOST: Parameter = Parameter::new("boost", 0.0, (0.0, 1e6)).omitting_default();
+/// The parameter `reserve` of policies; see [`ClassRules`].
+pub(super) const RESERVE: Parameter =
+    Parameter::integer("reserve", 0.0, (0.0, 1024.0)).omitting_default();
+
 /// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines. Each
 /// policy's file defines its entry, and [`CATALOGUE`] lists all. `Entry::new` sets common values.
 #[derive(Debug)]

@@ -828,9 +828,9 @@ fn longest_waiting_task_goes_first_unless_stalled() {
     };
     tick(&mut cores, 1_000);
     assert!(cores.dispatchers[1].offer(task, || None).unwrap().pick().is_some());
-    assert_eq!(cores.dispatchers[0].offer(task, || None), Ok(Placed::Waits(Lane::FIRST)));
+    assert_eq!(cores.dispatchers[0].offer(task, || None), Ok(Assignment::Waits(Lane::FIRST)));
     tick(&mut cores, 2_000);
-    assert_eq!(cores.dispatchers[1].offer(task, || None), Ok(Placed::Waits(Lane::FIRST)));
+    assert_eq!(cores.dispatchers[1].offer(task, || None), Ok(Assignment::Waits(Lane::FIRST)));
     // The second core learns of the free place, and leaves it to the first.
     reply(&mut cores.dispatchers[1], 0, 0);
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);

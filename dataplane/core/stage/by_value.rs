@@ -2,7 +2,7 @@
 //! format call these functions. The policies and the checks of the workers are those of packets.
 
 use super::{Stages, Verdict, classify, schedule};
-use crate::policy::{Lane, Placed, Task};
+use crate::policy::{Assignment, Lane, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Report};
 
@@ -43,11 +43,11 @@ impl Stages {
         };
         schedule::offer_run(self, pool, tasks, |stages, index, placement| {
             let choice = match placement {
-                Ok(Placed::Sent(pick)) => Choice::Worker {
+                Ok(Assignment::Sent(pick)) => Choice::Worker {
                     worker: stages.network.target(pool, pick.member).worker,
                     idle: pick.idle,
                 },
-                Ok(Placed::Waits(_)) => Choice::Held,
+                Ok(Assignment::Waits(_)) => Choice::Held,
                 Err(DropReason::QueueFull) if stages.refuses(pool) => {
                     stages.counters.add(Counter::Refused, 1);
                     Choice::Refused

@@ -11,7 +11,7 @@ use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Lane, Overflow, Pick, Placed, Task};
+use crate::policy::{Assignment, Lane, Overflow, Pick, Task};
 use crate::reason::DropReason;
 use crate::state::Counter;
 use crate::wire::task::{Extension, Header};
@@ -95,7 +95,7 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
 }
 
 /// Decision on a new task, or the reason for refusing it.
-pub(super) type Placement = Result<Placed, DropReason>;
+pub(super) type Placement = Result<Assignment, DropReason>;
 
 /// Decides on at most [`BURST`] new tasks of one pool (by index). Calls `take` with each decision and the
 /// index of its task, in order. In pools with waiting tasks, once a task must wait, those behind it wait too, except
@@ -115,8 +115,8 @@ pub(super) fn offer_run(
     dispatchers[pool].offer_run(tasks, &mut picks[..tasks.len()], || affinity.reclaim(pool));
     for (index, (task, pick)) in tasks.iter().zip(picks).enumerate() {
         let placement = match pick {
-            Some(pick) => Ok(Placed::Sent(pick)),
-            None => stages.wait(pool, *task).map(Placed::Waits),
+            Some(pick) => Ok(Assignment::Sent(pick)),
+            None => stages.wait(pool, *task).map(Assignment::Waits),
         };
         if pick.is_some() {
             stages.note_pick(pool);
@@ -188,8 +188,8 @@ fn settle(
     verdict: &mut Verdict,
 ) {
     match placement {
-        Ok(Placed::Sent(pick)) => assign(pool, pick, packet),
-        Ok(Placed::Waits(lane)) => {
+        Ok(Assignment::Sent(pick)) => assign(pool, pick, packet),
+        Ok(Assignment::Waits(lane)) => {
             packet.kind = PacketKind::Waiting;
             *verdict = Verdict::Queue { pool: pool as u16, lane };
         }
@@ -268,8 +268,8 @@ fn place_packet(
     let task = Task::new(class(parsed, frame));
     let is_next = !stages.dispatchers[pool].must_wait(task);
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
-        Err(DropReason::NoMember) => stages.wait(pool, task).map(Placed::Waits),
-        result => result.map(Placed::Sent),
+        Err(DropReason::NoMember) => stages.wait(pool, task).map(Assignment::Waits),
+        result => result.map(Assignment::Sent),
     };
     settle(stages, pool, placement, parsed, verdict);
 }

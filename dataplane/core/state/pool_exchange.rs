@@ -91,8 +91,8 @@ pub struct PoolExchange {
     tokens_idle: usize,
     /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
-    /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for classes
-    /// ([`crate::policy::ClassRules`]) a key is the start of the wait.
+    /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for classes, a key is
+    /// the start of the wait.
     oldest: Slice<AtomicU64>,
     /// Bounds on a member's tasks that the cores have found, by core; 0 for none yet.
     bounds: Box<[Slice<AtomicU64>]>,

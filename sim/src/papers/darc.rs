@@ -483,7 +483,7 @@ struct Sim<'a> {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct FinishedRun {
     /// Outcome, with times in microseconds.
     pub outcome: Outcome,
     /// Last reservation of the dispatcher; `None` for policies without one.
@@ -494,7 +494,7 @@ pub struct Finished {
 
 /// Runs the model.
 #[must_use]
-pub fn run(config: &Config) -> Finished {
+pub fn run(config: &Config) -> FinishedRun {
     let mut sim = Sim::new(config);
     while let Some(next) = sim.engine.next(u64::MAX) {
         match next {
@@ -507,7 +507,7 @@ pub fn run(config: &Config) -> Finished {
         Server::Typed(queues) => queues.reservation().cloned(),
         Server::Random(_) | Server::Shared(_) => None,
     };
-    Finished { outcome: sim.engine.finish(TICKS_PER_US), reservation, updates: sim.updates }
+    FinishedRun { outcome: sim.engine.finish(TICKS_PER_US), reservation, updates: sim.updates }
 }
 
 impl<'a> Sim<'a> {

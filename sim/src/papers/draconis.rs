@@ -78,7 +78,7 @@ pub struct Config {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct FinishedRun {
     /// Outcome, with times in microseconds.
     pub outcome: Outcome,
     /// Scheduling delays.
@@ -104,7 +104,7 @@ struct Sim<'a> {
 
 /// Runs the model.
 #[must_use]
-pub fn run(config: &Config) -> Finished {
+pub fn run(config: &Config) -> FinishedRun {
     let mut sim = Sim::new(config);
     while let Some(next) = sim.engine.next(u64::MAX) {
         match next {
@@ -116,7 +116,7 @@ pub fn run(config: &Config) -> Finished {
             NextEvent::Timer => {}
         }
     }
-    Finished { outcome: sim.engine.finish(TICKS_PER_US), delays: sim.delays }
+    FinishedRun { outcome: sim.engine.finish(TICKS_PER_US), delays: sim.delays }
 }
 
 impl<'a> Sim<'a> {

@@ -439,7 +439,7 @@ pub struct Counts {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct FinishedRun {
     /// Outcome, with times in microseconds.
     pub outcome: Outcome,
     /// Delays from the arrival at the switch to the start of the service.
@@ -474,7 +474,7 @@ struct Sim<'a> {
 /// # Panics
 /// If the burstiness is not above 0.
 #[must_use]
-pub fn run(config: &Config) -> Finished {
+pub fn run(config: &Config) -> FinishedRun {
     let mut sim = Sim::new(config);
     while let Some(next) = sim.engine.next(u64::MAX) {
         match next {
@@ -493,7 +493,7 @@ pub fn run(config: &Config) -> Finished {
         Switch::RackSched(..) => None,
     };
     let Sim { engine, delays, counts, .. } = sim;
-    Finished { outcome: engine.finish(TICKS_PER_US), delays, division, counts }
+    FinishedRun { outcome: engine.finish(TICKS_PER_US), delays, division, counts }
 }
 
 impl<'a> Sim<'a> {
@@ -1108,7 +1108,7 @@ mod tests {
             burstiness: Some(5.0),
             ..config(&BURSTY, separate(2, Some(42.0 / 80.0)), 0.8)
         };
-        let Finished { outcome, counts, .. } = run(&config);
+        let FinishedRun { outcome, counts, .. } = run(&config);
         assert_eq!((outcome.tasks, measured(&outcome)), (30_000, 27_000));
         assert!(counts.dropped > 0 && counts.filtered > 0, "{counts:?}");
         // Replies may be in flight at the end of the run.
@@ -1121,7 +1121,7 @@ mod tests {
         let later = Some(NORMAL_BIMODAL.to_vec());
         let config =
             Config { later, tasks: 60_000, ..config(&PORT_BIMODAL, separate(2, None), 0.9) };
-        let Finished { outcome, division, counts, .. } = run(&config);
+        let FinishedRun { outcome, division, counts, .. } = run(&config);
         assert_eq!((outcome.tasks, outcome.lost), (60_000, 0));
         assert!((1..4).contains(&counts.divisions), "{counts:?}");
         let division = division.unwrap();

@@ -15,7 +15,7 @@ use super::worker_set::WorkerEntry;
 use super::{Agent, PoolWorkers};
 use crate::io::{Buf, Pool, Port, Token};
 use crate::node::Commands;
-use crate::policy::Waiting;
+use crate::policy::WaitingTask;
 use crate::policy::fifo::Slab;
 use crate::reason::DropReason;
 use crate::ring::WorkerIdentity;
@@ -98,7 +98,7 @@ pub enum Step<B: Buf + Token> {
         /// The pool.
         pool: usize,
         /// Memory for the bound and for all tasks that wait already; afterwards the old memory.
-        memory: Slab<Waiting<Packet<B>>>,
+        memory: Slab<WaitingTask<Packet<B>>>,
     },
     /// Replaces the signer; afterwards the old one.
     Sign(Option<Arc<Signer>>),

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
 use crate::policy::fifo::Slab;
-use crate::policy::{Dispatcher, Overflow, Pick, QueueingDispatcher, Task, Waiting};
+use crate::policy::{Dispatcher, Overflow, Pick, QueueingDispatcher, Task, WaitingTask};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, TaskPosition, WorkerIdentity};
 use crate::stage::DispatcherChange;
@@ -254,7 +254,7 @@ impl<T: Work> WorkerSet<T> {
     }
 
     /// Exchanges the memory for waiting tasks with `memory`, which must have room for all of them.
-    pub fn exchange_memory(&mut self, memory: &mut Slab<Waiting<T>>) {
+    pub fn exchange_memory(&mut self, memory: &mut Slab<WaitingTask<T>>) {
         self.dispatcher.exchange_memory(memory);
     }
 
