@@ -422,7 +422,7 @@ impl TimeSharing {
 pub enum Policy {
     /// DARC, which knows the service times at the start if `true`. Otherwise it begins as c-FCFS.
     Darc(bool),
-    /// This number of workers reserved for the first type. It may also use the workers of the other types.
+    /// This number of workers reserved for the first type. It may also use all further workers.
     Static(u32),
     /// Central queue, first come first served.
     CFcfs,
@@ -639,7 +639,7 @@ const WORKERS: usize = 14;
 const SIMULATED_WORKERS: usize = 16;
 /// Half of the tasks short, half long.
 const HIGH_BIMODAL: [TaskType; 2] = [task_type(1.0, 0.5), task_type(100.0, 0.5)];
-/// Few tasks that take a thousand times as long as the others.
+/// Short tasks, and a few that take a thousand times as long.
 const EXTREME_BIMODAL: [TaskType; 2] = [task_type(0.5, 0.995), task_type(500.0, 0.005)];
 /// Transactions of TPC-C: payment, order status, new order, delivery, stock level.
 const TPCC: [TaskType; 5] = [

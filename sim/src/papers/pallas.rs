@@ -416,9 +416,9 @@ struct Route {
     server: u32,
     /// True for a copy of a task in a burst.
     is_copy: bool,
-    /// Slot of the other copy, as long as that one is in flight.
+    /// Slot of its twin (the second copy) while that is in flight.
     twin: Option<u32>,
-    /// True if the reply of the other copy has arrived.
+    /// True if the reply of its twin has arrived.
     is_answered: bool,
 }
 
@@ -429,7 +429,7 @@ pub struct Counts {
     pub copied: u64,
     /// Copies that found no idle core.
     pub dropped: u64,
-    /// Replies that the switch filtered, because the other copy's reply came first.
+    /// Replies that the switch filtered, because the twin's reply came first.
     pub filtered: u64,
     /// Tasks that servers returned to the switch after a new division.
     pub bounced: u64,
@@ -730,7 +730,7 @@ impl<'a> Sim<'a> {
         engine.flights.remove(task);
     }
 
-    /// Ends a period of the monitor, which divides the rack anew if demands have shifted.
+    /// Ends a period of the monitor, which divides the rack again if demands have shifted.
     fn monitor(&mut self) {
         self.engine.after(ticks_of(MONITOR_NS), kind::MONITOR, 0);
         let config = self.config;
