@@ -469,8 +469,7 @@ impl Dispatcher {
         blocked: Lanes,
         since_ns: impl Fn(Lane) -> Option<u64>,
     ) -> Option<Lane> {
-        // Without classes only the first lane has tasks, except those from an earlier policy.
-        if blocked == Lanes::NONE && self.backlog.of_lane[0] as usize == self.backlog.waiting {
+        if blocked == Lanes::NONE && self.has_only_first_lane() {
             return (self.backlog.waiting > 0).then_some(Lane::FIRST);
         }
         let open = Lane::all().filter(|&lane| !blocked.contains(lane));
@@ -478,13 +477,18 @@ impl Dispatcher {
         keys.min_by_key(|&(key, _)| key).map(|(_, lane)| lane)
     }
 
+    /// Returns true if all waiting tasks are in the first lane, as without classes, or if none waits.
+    #[inline]
+    fn has_only_first_lane(&self) -> bool {
+        self.backlog.of_lane[0] as usize == self.backlog.waiting
+    }
+
     /// Returns the key of a waiting task: tasks with lower ones go first.
     fn key(&self, lane: Lane, since_ns: u64) -> u64 {
         self.classes.as_ref().map_or(since_ns, |classes| classes.key(lane, since_ns))
     }
 
-    /// Decides on one new task, like [`Dispatcher::offer_run`]. Returns the lane in which it waits, without a pick; the
-    /// caller then appends it to its queue.
+    /// Decides on one new task, like [`Dispatcher::offer_run`]. The caller appends a task that waits to its queue.
     ///
     /// # Errors
     /// Returns the drop reason of a task that can neither be sent nor wait.
@@ -586,8 +590,10 @@ impl Dispatcher {
         let Some(pool_exchange) = self.view.pool_exchange() else { return };
         // A long lane records only its first times. A task without a time counts as new. 0 means that no task waits.
         let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
-        let first = Lane::all().zip(&self.backlog.since_ns);
-        let keys = first.filter_map(|(lane, since)| Some(self.key(lane, *since.front()?)));
+        // Without classes all tasks are in the first lane.
+        let lanes = if self.has_only_first_lane() { 1 } else { LANES };
+        let times = Lane::all().zip(&self.backlog.since_ns).take(lanes);
+        let keys = times.filter_map(|(lane, since)| Some(self.key(lane, *since.front()?)));
         pool_exchange.note_oldest(keys.min().unwrap_or(default_ns));
     }
 
