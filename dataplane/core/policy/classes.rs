@@ -7,11 +7,11 @@
 //! task overtakes a long one that arrived at most `boost` times the difference of their means before it. This is the
 //! order of earliest deadlines, with deadlines in proportion to the service times of the classes.
 //!
-//! With `reserve` n, *long* classes may not take n of the members, so that short tasks rarely find all members busy
-//! with long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above
-//! half of the longest one, and some other class is not. Long tasks take the reserved members, too, while at least
-//! twice as many of them wait as there are members: too large a reserve must not make the pool unstable. Where `eft`
-//! lets no task wait (several cores, long round trips), the queues of the other members show such a backlog.
+//! With `reserve` n, *long* classes may not take n of the members. Short tasks then rarely find all members busy with
+//! long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above half of
+//! the longest one, and some class is not. A backlog of two long tasks for each member ends the reserve for long tasks:
+//! too large a reserve must not make the pool unstable. With several cores or long round trips `eft` lets no task wait,
+//! and the queues of unreserved members show the backlog.
 //!
 //! Mean service times are learned from the replies, which carry time and class. A class without recent replies has no
 //! effect on others.

@@ -43,6 +43,7 @@ pub enum Assignment {
     Waits(Lane),
 }
 
+#[cfg(test)]
 impl Assignment {
     /// Returns the pick; `None` for a task that waits.
     #[must_use]
@@ -406,8 +407,8 @@ impl Dispatcher {
         }
     }
 
-    /// Like [`Dispatcher::offer_run`], for a policy with rules for classes: a task waits only if one that it may not
-    /// overtake waits, or if no member may take it.
+    /// Does the work of [`Dispatcher::offer_run`] for a policy with rules for classes. A task waits in a blocked lane, or
+    /// without a member that may take it.
     #[cold]
     fn offer_by_class(
         &mut self,
@@ -427,7 +428,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns the lanes whose new tasks must wait, because of tasks that wait already.
+    /// Returns the lanes blocked by waiting tasks. New tasks of these lanes must wait, too.
     fn blocked(&self) -> Lanes {
         let waiting = Lane::all().filter(|lane| self.backlog.of_lane[lane.index()] > 0);
         waiting.fold(Lanes::NONE, |lanes, lane| lanes.union(self.blocked_by(lane)))
@@ -477,7 +478,7 @@ impl Dispatcher {
         keys.min_by_key(|&(key, _)| key).map(|(_, lane)| lane)
     }
 
-    /// Returns true if all waiting tasks are in the first lane, as without classes, or if none waits.
+    /// Returns true if no task waits in another lane than the first. This is usual without classes.
     #[inline]
     fn has_only_first_lane(&self) -> bool {
         self.backlog.of_lane[0] as usize == self.backlog.waiting

@@ -126,13 +126,6 @@ impl<T> QueueingDispatcher<T> {
         self.tasks.get(self.lanes[lane.index()].first()?)
     }
 
-    /// Returns the first waiting task, if any.
-    #[inline]
-    #[must_use]
-    pub fn first(&self) -> Option<&T> {
-        self.first_of(self.next_lane(Lanes::NONE)?).map(|waiting| &waiting.item)
-    }
-
     /// Removes the first waiting task of a lane, if any.
     #[inline]
     fn pop_from(&mut self, lane: Lane) -> Option<T> {
@@ -148,7 +141,8 @@ impl<T> QueueingDispatcher<T> {
         self.pop_from(self.next_lane(Lanes::NONE)?)
     }
 
-    /// Iterates over the waiting tasks of the first task's lane, in order. Without rules for classes these are all.
+    /// Iterates over the waiting tasks of the first task's lane, in order. Without rules for classes these are all, except
+    /// those in lanes of an earlier policy.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let lane = self.next_lane(Lanes::NONE).unwrap_or_default();
@@ -318,7 +312,7 @@ mod tests {
         assert_eq!([1, 1].map(|class| offer_class(&mut queueing, class)), [Some(0), Some(1)]);
     }
 
-    /// Twice as many long tasks wait as there are members, so that they take the reserved one, too.
+    /// Two long tasks wait for each member. They then take the reserved member, too.
     #[test]
     fn too_large_a_reserve_ends_under_backlog() {
         let mut queueing = measured("eft(reserve=1)", 2);
@@ -435,7 +429,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(queueing.waiting(), waiting.len());
-                prop_assert_eq!(queueing.first(), waiting.front());
+                prop_assert_eq!(queueing.iter().next(), waiting.front());
                 prop_assert!(queueing.iter().eq(&waiting));
             }
         }
@@ -483,7 +477,7 @@ mod tests {
         assert_eq!((next(&mut queueing), next(&mut queueing)), (Ok(Some(1)), Ok(Some(2))));
         queueing.set_active(Member(0), false);
         assert_eq!(next(&mut queueing), Err((3, DropReason::NoMember)));
-        assert_eq!((queueing.waiting(), queueing.first()), (0, None));
+        assert_eq!((queueing.waiting(), queueing.iter().next()), (0, None));
     }
 
     #[test]

@@ -105,8 +105,7 @@ pub struct Parameter {
     pub whole: bool,
     /// Names of the values 0, 1, ...; empty for numbers.
     pub names: &'static [&'static str],
-    /// True if the text of a policy omits the parameter while it has its default value, because older releases refuse
-    /// parameters that they do not know.
+    /// True if the text of a policy omits the default value. Older releases refuse parameters unknown to them.
     pub omits_default: bool,
 }
 

@@ -21,7 +21,8 @@ use super::experiment::{
 };
 use super::{Claim, Run, index, ticks_of};
 
-/// A type joins a group if its mean service time exceeds that of the group's shortest type by less than this fraction.
+/// Bound on the excess of a group's mean service times over that of its shortest type, as a fraction. The excess is
+/// below it.
 const SIMILARITY: f64 = 0.2;
 /// Relative change of a type's demand that causes a new reservation.
 const DEMAND_CHANGE: f64 = 0.1;
@@ -855,6 +856,7 @@ fn rocksdb(bench: &Bench<'_>) -> Vec<Claim> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured;
     use super::*;
 
     /// Returns the reserved workers of each type on the paper's server.
@@ -911,7 +913,7 @@ mod tests {
         let policies = [DARC, Policy::Darc(false), Policy::Static(2), Policy::CFcfs, Policy::DFcfs];
         for policy in policies.into_iter().chain(sliced) {
             let outcome = run(&config(&TPCC, policy, 0.7)).outcome;
-            let measured: u64 = outcome.batches.iter().map(|batch| batch.responses.len()).sum();
+            let measured = measured(&outcome);
             assert_eq!((outcome.tasks, outcome.lost, measured), (40_000, 0, 36_000), "{policy:?}");
         }
     }

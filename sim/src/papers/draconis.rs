@@ -155,7 +155,7 @@ impl<'a> Sim<'a> {
             {
                 now + ticks_of(pass_ns)
             }
-            // A tick after the former submission, if that one is not in the queue yet, so that they keep their order.
+            // A tick after a former submission that is not in the queue yet: they keep their order.
             Scheduler::Switch { .. } => now.max(self.ready_at + 1),
             Scheduler::Server { tasks_per_s } => {
                 self.ready_at.max(now) + ticks_of(1e9 / tasks_per_s)
@@ -392,6 +392,7 @@ fn throughput(tasks: u64, seed: u64) -> Claim {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured;
     use super::*;
 
     /// Returns an experiment with tasks of 100 us.
@@ -425,7 +426,7 @@ mod tests {
         let bench = bench(20_000);
         let config = Config { queue: 10, ..bench.config(SWITCH, bench.rate_pps(1.5)) };
         let finished = run(&config);
-        let answered: u64 = finished.outcome.batches.iter().map(|b| b.responses.len()).sum();
+        let answered = measured(&finished.outcome);
         assert!(finished.outcome.lost > 5_000, "{}", finished.outcome.lost);
         assert!(answered > 10_000 && answered + finished.outcome.lost <= 20_000);
         // At most ten tasks wait, so the delay is short.

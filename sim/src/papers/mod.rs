@@ -253,6 +253,12 @@ fn quantile(outcome: &Outcome, quantile: f64) -> f64 {
     all.value_at_quantile(quantile) as f64 / outcome.ticks_per_unit
 }
 
+/// Returns the number of measured tasks.
+#[cfg(test)]
+fn measured(outcome: &Outcome) -> u64 {
+    outcome.batches.iter().map(|batch| batch.responses.len()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -480,6 +480,7 @@ pub(super) fn claims(tasks: u64, seed: u64) -> Vec<Claim> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured;
     use super::*;
 
     /// Schemes of the experiments.
@@ -497,7 +498,7 @@ mod tests {
         for scheme in SCHEMES {
             let config = Config { tasks: 5_000, ..config(0.4, scheme) };
             let (outcome, counts) = run(&config);
-            let measured: u64 = outcome.batches.iter().map(|batch| batch.responses.len()).sum();
+            let measured = measured(&outcome);
             assert_eq!((outcome.lost, measured), (0, 4_500), "{scheme:?}");
             // Each further copy is dropped, filtered, ignored, or in flight at the end.
             let Counts { cloned, dropped, filtered, duplicates } = counts;

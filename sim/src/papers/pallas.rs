@@ -1019,6 +1019,7 @@ fn scaling(tasks: u64, seed: u64) -> Claim {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured;
     use super::*;
 
     /// Returns a short run of a policy.
@@ -1029,11 +1030,6 @@ mod tests {
     /// Returns Pallas with a group per type.
     fn separate(types: usize, copies: Option<f64>) -> Policy {
         Policy::Pallas { groups: Some((0..types).map(|kind| vec![kind]).collect()), copies }
-    }
-
-    /// Returns the number of measured response times.
-    fn measured(outcome: &Outcome) -> u64 {
-        outcome.batches.iter().map(|batch| batch.responses.len()).sum()
     }
 
     #[test]

@@ -519,6 +519,7 @@ pub(super) fn claims(tasks: u64, seed: u64) -> Vec<Claim> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured;
     use super::*;
     use crate::papers::service;
 
@@ -555,8 +556,7 @@ mod tests {
         for selection in selections {
             // The overload lets some queries miss their deadline.
             let results = run(&config(2.5, selection));
-            let batches = results.outcome.batches.iter();
-            let measured: u64 = batches.map(|batch| batch.responses.len()).sum();
+            let measured = measured(&results.outcome);
             assert_eq!((results.outcome.lost, measured), (0, 7_200), "{selection:?}");
             assert!(results.errors > 0, "{selection:?}");
             assert!((results.ms(1.0) - 5_000.0).abs() < 5.0, "{selection:?}");
