@@ -109,7 +109,12 @@ mod peers {
         let peer = theirs("client", 7);
         let (device, ports) = open(&eal, &devices[7], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
-        let client = visit(&mut wire, &peer);
+        let mut sleeper = Sleeper::new(&wire.ports).unwrap();
+        sleeper.arm();
+        let client = spawn(&peer);
+        assert!(sleeper.sleep(TIMEOUT).is_device(), "a new peer wakes a sleeper");
+        drop(sleeper);
+        wire.wait_for_link(true);
         wire.sleep_between_answers();
         say_goodbye(&mut wire, client);
         drop(wire);

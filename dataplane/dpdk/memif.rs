@@ -16,7 +16,7 @@ use std::fs::Permissions;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -157,6 +157,8 @@ pub(super) struct Relay {
     interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
     /// Number of changes of `interrupts`.
     connection: AtomicU64,
+    /// Eventfd that each change of `interrupts` writes. It wakes the cores that sleep with the old ones.
+    changed: OwnedFd,
     /// Queues of a server's started devices, by device id.
     served: Mutex<BTreeMap<u32, Rings>>,
     /// Status of the peers, for reports.
@@ -551,6 +553,7 @@ impl Relay {
         let listener = listening.listen(mode).map_err(refusal)?;
         let has_file = (role == Role::Server && !outer.is_abstract).into();
         let dummy_event = new_event().map_err(refusal)?;
+        let changed = new_event().map_err(refusal)?;
         let barrier = MapBarrier { gate: Arc::default(), settle };
         let (served, status) = Default::default();
         let handshake_ms = AtomicU64::new(HANDSHAKE_MAX.as_millis() as u64);
@@ -565,6 +568,7 @@ impl Relay {
             dummy_event,
             interrupts: Mutex::default(),
             connection: AtomicU64::new(0),
+            changed,
             served,
             status,
             handshake_ms,
@@ -705,6 +709,12 @@ impl Relay {
         self.connection.load(Acquire)
     }
 
+    /// Returns the eventfd that is written after each change of [`Relay::connection`]. Nothing reads it, so only an
+    /// edge-triggered wait serves.
+    pub(super) fn changed(&self) -> BorrowedFd<'_> {
+        self.changed.as_fd()
+    }
+
     /// Returns the interrupts of the rings that a device reads; `None` without a peer.
     pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
         locked(&self.interrupts).get(&id).cloned()
@@ -718,6 +728,8 @@ impl Relay {
             None => by_device.remove(&id),
         };
         self.connection.fetch_add(1, Release);
+        // Fails only after 2^64 - 2 changes.
+        let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
     }
 
     /// Counts a refused peer and stores the reason. Logs refusals at most once per [`LOG_INTERVAL`]. Sends the peer
@@ -1190,7 +1202,8 @@ impl Forwarder {
             // The driver creates its regions and rings.
             Ok(MessageKind::Hello) => relay.barrier.send_and_settle(|| message.send(&driver, None)),
             Ok(MessageKind::Connected) => {
-                message.send(&driver, None);
+                // The driver masks the interrupts of all rings at this message. A core may unmask them only afterwards.
+                relay.barrier.send_and_settle(|| message.send(&driver, None));
                 relay.note_connection(id, Some(announced.interrupts()));
                 self.connected.insert(id);
                 return Some(ChannelState::Connected { id, driver });

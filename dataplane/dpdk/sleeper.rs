@@ -141,14 +141,22 @@ impl Sleeper {
                         watch(&sleeper.epoll, socket, 0)
                     })?
                 }
-                WakeSource::Memif { relay, id, rings } => sleeper.memifs.push(Rings {
-                    relay,
-                    id,
-                    rings,
-                    connection: u64::MAX, // none yet: the first `update` reads the interrupts
-                    interrupts: Vec::new(),
-                    needs_naps: false,
-                }),
+                WakeSource::Memif { relay, id, rings } => {
+                    // Several devices may share a relay. The epoll takes its descriptor once.
+                    match watch(&sleeper.epoll, relay.changed(), 0) {
+                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                            return Err(error);
+                        }
+                        _ => sleeper.memifs.push(Rings {
+                            relay,
+                            id,
+                            rings,
+                            connection: u64::MAX, // none yet: the first `update` reads the interrupts
+                            interrupts: Vec::new(),
+                            needs_naps: false,
+                        }),
+                    }
+                }
                 WakeSource::Sockets(_) | WakeSource::Nothing => sleeper.needs_naps = true,
             }
         }
