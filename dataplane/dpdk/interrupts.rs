@@ -53,9 +53,10 @@ impl RingInterrupt {
         unsafe { AtomicU16::from_ptr(self.region.as_mut_ptr().add(self.offset).cast()) }
     }
 
-    /// Requests interrupts. Check for earlier packets afterwards.
+    /// Requests interrupts. Check for earlier packets afterwards. A packet that is written at the same moment may still
+    /// come without one: DPDK's driver reads the flag without a fence after it has published a packet.
     pub(super) fn unmask(&self) {
-        // The fence orders the flag before the caller's check of the ring, so no packet is missed.
+        // The fence orders the flag before the caller's check of the ring.
         self.flags().fetch_and(!MASKED, SeqCst);
         fence(SeqCst);
     }
