@@ -669,7 +669,7 @@ impl Rig {
                     // Only a reply can have no route. It counts as a reply, because the worker has answered.
                     lost_replies += u64::from(reason == DropReason::NoRoute);
                 }
-                Verdict::Queue { pool, lane } => {
+                Verdict::Queue { pool, lane, .. } => {
                     assert_eq!(lane, Lane::FIRST, "no policy here distinguishes classes");
                     assert_eq!(&frame.0, before, "a queued task is unchanged");
                     let queue = &mut self.queues[usize::from(pool)];

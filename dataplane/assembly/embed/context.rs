@@ -263,7 +263,7 @@ impl Context {
                 None => self.drop(DropReason::NeighbourQueueFull),
             },
             // The task waits for a worker.
-            stage::Verdict::Queue { pool, lane } => {
+            stage::Verdict::Queue { pool, lane, .. } => {
                 let waits = QueuePlace { pool: pool.into(), lane, port: received_by };
                 let Some(place) = self.places.take() else {
                     // The stages already count the task as waiting, as the last one.

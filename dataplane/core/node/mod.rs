@@ -22,10 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
+use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
 use arp::{ArpQuestion, ArpResolver};
 
+use crate::io::{Buf, Burst};
+use crate::limits::BURST;
 use crate::policy::fifo::{Fifo, Slab};
 use crate::policy::{LANES, Lane, Lanes};
 use crate::reason::DropReason;
@@ -122,6 +125,8 @@ impl<C> Commands<C> {
 
 /// Number of waiting tasks between the one that leaves and the one that is prefetched.
 const PREFETCH_QUEUED: usize = 3;
+/// Number of network tables of a task that the fast path did not recognise.
+const NO_TABLES: u32 = 0;
 
 /// Storage of the packets that wait.
 pub trait PacketStore<T> {
@@ -169,6 +174,8 @@ struct QueuedTask<T> {
     packet: T,
     /// Index of the receiving port.
     port: u8,
+    /// Number of the network's tables ([`Node::tables`]) by which the fast path recognised it, else [`NO_TABLES`].
+    tables: u32,
     /// Time of its arrival in ticks.
     since: u64,
 }
@@ -213,6 +220,8 @@ pub struct Node<T> {
     commands: Commands,
     /// Due checks of the waiting packets.
     review: Review,
+    /// Number of the network's tables: grows with each update.
+    tables: u32,
     /// Ticks of the clock, and the intervals of periodic work.
     timing: Timing,
     /// Time of the next periodic work in ticks.
@@ -237,6 +246,7 @@ impl<T> Node<T> {
             stages,
             resolver: ArpResolver::new(Timing::QUESTION_INTERVAL_MS),
             review: Review::default(),
+            tables: NO_TABLES + 1,
             timing,
             next_tick: 0,
             next_servers: 0,
@@ -301,10 +311,26 @@ impl<T> Node<T> {
     ///
     /// # Errors
     /// Returns the task, already counted as dropped, if there is no room.
+    #[inline]
     pub fn enqueue(&mut self, packet: T, place: QueuePlace, now: u64) -> Result<(), T> {
+        self.append(packet, place, NO_TABLES, now)
+    }
+
+    /// Like [`Node::enqueue`], for a task that the fast path recognised.
+    ///
+    /// # Errors
+    /// As [`Node::enqueue`].
+    #[inline]
+    pub fn enqueue_recognised(&mut self, packet: T, place: QueuePlace, now: u64) -> Result<(), T> {
+        self.append(packet, place, self.tables, now)
+    }
+
+    /// Appends a task that the fast path recognised by these tables.
+    #[inline]
+    fn append(&mut self, packet: T, place: QueuePlace, tables: u32, now: u64) -> Result<(), T> {
         let QueuePlace { pool, lane, port } = place;
         // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
-        let task = QueuedTask { packet, port: port as u8, since: now };
+        let task = QueuedTask { packet, port: port as u8, tables, since: now };
         self.tasks.push(&mut self.queues[pool][lane.index()], task).map_err(|task| {
             self.stages.leave_last(pool, lane);
             self.stages.counters().drop(DropReason::QueueFull, 1);
@@ -401,14 +427,17 @@ impl<T> Node<T> {
         now: u64,
         store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
+        if self.is_review_due() { self.find_released(now, store) } else { None }
+    }
+
+    /// Returns true if some waiting packet may proceed.
+    #[inline]
+    fn is_review_due(&mut self) -> bool {
         if self.stages.take_freed() {
             let neighbours = self.review.neighbours;
             self.review = Review { neighbours, workers: true, ..Review::default() };
         }
-        if !self.review.neighbours && !self.review.workers {
-            return None;
-        }
-        self.find_released(now, store)
+        self.review.neighbours || self.review.workers
     }
 
     /// Checks the waiting packets that are due for it: first those without a MAC address, then queued tasks.
@@ -493,7 +522,7 @@ impl<T> Node<T> {
                 store.prefetch(&later.packet); // its time in the queue was long enough to leave the caches
             }
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
-                dispatcher.view().note_wait(self.timing.to_ns(now.saturating_sub(since)));
+                dispatcher.view().note_waits(self.timing.to_ns(now.saturating_sub(since)), 1);
             }
             match verdict {
                 Verdict::Forward { port, worker } => {
@@ -564,8 +593,72 @@ impl<T> Node<T> {
             self.stages.update(&mut update);
             self.holds = self.stages.holds_tasks();
             self.next_servers = 0; // asks for new servers at once
+            self.tables = self.tables.wrapping_add(1).max(NO_TABLES + 1);
             self.commands.acknowledge(update.epoch, update);
         }
+    }
+}
+
+impl<B: Buf> Node<B> {
+    /// Releases up to `most` tasks from the front of a pool's queue that one port received and the fast path recognised:
+    /// picks workers for all of them, then rewrites their packets. Returns the port and the packets, whose verdicts it
+    /// writes; `None` if there are none. [`Node::next_released`] then handles the first task that waits.
+    ///
+    /// # Panics
+    /// If `most` is above [`BURST`].
+    pub fn release_run(
+        &mut self,
+        now: u64,
+        most: usize,
+        verdicts: &mut [Verdict; BURST],
+    ) -> Option<(usize, Burst<B>)> {
+        // Packets that wait for a next hop go first.
+        if !self.is_review_due() || self.review.neighbours {
+            return None;
+        }
+        let waits = |&pool: &usize| self.stages.dispatcher(pool).is_some_and(|it| it.waiting() > 0);
+        let pool = (self.review.pool..self.stages.network().pools()).find(waits)?;
+        if pool != self.review.pool {
+            self.review = Review { pool, blocked: Lanes::NONE, ..self.review };
+        }
+        let first = self.queues[pool][Lane::FIRST.index()].first()?;
+        let &QueuedTask { port, tables, .. } = self.tasks.get(first)?;
+        let may_go = tables == self.tables && self.review.blocked == Lanes::NONE;
+        if !may_go || !self.stages.releases_runs(pool) {
+            return None;
+        }
+        if self.stages.has_peers() {
+            self.note_time(now); // the cores' shared order of waiting tasks depends on it
+        }
+        let queue = &mut self.queues[pool][Lane::FIRST.index()];
+        let (mut burst, mut arrivals) = (Burst::new(), ArrayVec::<u64, BURST>::new());
+        while burst.len() < most {
+            let next = queue.first().and_then(|slot| self.tasks.get(slot));
+            if !next.is_some_and(|task| (task.tables, task.port) == (tables, port)) {
+                break;
+            }
+            let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
+            packet.prefetch_all(); // its time in the queue was long enough to leave the caches
+            burst.push(packet);
+            arrivals.push(since);
+        }
+        let mut picks = [None; BURST];
+        let released = self.stages.pick_waiting(pool, &mut picks[..burst.len()]);
+        if released < burst.len() {
+            self.review = Review { pool: pool + 1, blocked: Lanes::NONE, ..self.review };
+        }
+        while burst.len() > released {
+            let (packet, since) = (burst.pop()?, arrivals.pop()?);
+            let task = QueuedTask { packet, port, tables, since };
+            self.tasks.push_front(queue, task);
+        }
+        let view = self.stages.dispatcher(pool)?.view();
+        for equal in arrivals.chunk_by(|one, other| one == other) {
+            view.note_waits(self.timing.to_ns(now.saturating_sub(equal[0])), equal.len() as u64);
+        }
+        let port = usize::from(port);
+        self.stages.send_waiting((port, pool), &mut burst, &mut picks[..released], verdicts);
+        (!burst.is_empty()).then_some((port, burst))
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     AnyPolicy, Beliefs, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec,
     Reports, Rng, SelectionBasis, Task,
 };
-use crate::limits::{QUEUE, QUEUE_MAX};
+use crate::limits::{BURST, QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
 use crate::state::{
     Exchange, Member, PoolExchange, PublishedState, RemoteUpdate, Report, Topic, View,
@@ -379,7 +379,7 @@ impl Dispatcher {
         &mut self,
         tasks: &[Task],
         picks: Picks<'_>,
-        mut reclaim: impl FnMut() -> Option<Member>,
+        reclaim: impl FnMut() -> Option<Member>,
     ) {
         if self.classes.is_some() {
             return self.offer_by_class(tasks, picks, reclaim);
@@ -388,9 +388,21 @@ impl Dispatcher {
         if self.backlog.waiting > 0 || self.pending.is_some() {
             return picks.fill(None);
         }
-        if !self.holds {
-            return self.schedule(tasks, picks);
+        match self.holds {
+            false => self.schedule(tasks, picks),
+            true => _ = self.place_run(tasks, picks, reclaim),
         }
+    }
+
+    /// Chooses a member for each task of a run, up to the first task without one. Returns the number of tasks before it.
+    /// `reclaim` as in [`Dispatcher::choose`].
+    #[inline]
+    fn place_run(
+        &mut self,
+        tasks: &[Task],
+        picks: Picks<'_>,
+        mut reclaim: impl FnMut() -> Option<Member>,
+    ) -> usize {
         let mut next = 0;
         loop {
             self.schedule(&tasks[next..], &mut picks[next..]);
@@ -400,11 +412,38 @@ impl Dispatcher {
                 "a pick behind a task without one"
             );
             if next == tasks.len() {
-                return;
+                return next;
             }
-            let Some(member) = reclaim() else { return };
+            let Some(member) = reclaim() else { return next };
             self.write_off(member, 1);
         }
+    }
+
+    /// Chooses members for the first waiting tasks of the first lane, in order, and counts those with a pick as no longer
+    /// waiting. Returns their number. For policies that hold tasks, without probes in messages and without classes.
+    #[inline]
+    pub(crate) fn release_run(
+        &mut self,
+        picks: Picks<'_>,
+        mut reclaim: impl FnMut() -> Option<Member>,
+    ) -> usize {
+        // Most policies read the number of waiting tasks before each pick. With several cores, each pick may depend on the
+        // first task that still waits.
+        let is_alone = self.view.pool_exchange().is_none();
+        let is_central = matches!(self.policy, AnyPolicy::Bounded(_));
+        let step = if is_alone && is_central { picks.len() } else { 1 };
+        let tasks = [Task::default(); BURST];
+        let mut released = 0;
+        while released < picks.len() {
+            let run = &mut picks[released..(released + step)];
+            let placed = self.place_run(&tasks[..run.len()], run, &mut reclaim);
+            (0..placed).for_each(|_| self.leave(Lane::FIRST));
+            released += placed;
+            if placed < step {
+                break;
+            }
+        }
+        released
     }
 
     /// Does the work of [`Dispatcher::offer_run`] for a policy with rules for classes. A task waits in a blocked lane, or

@@ -131,6 +131,21 @@ impl<T> Slab<T> {
         Ok(())
     }
 
+    /// Puts an item back at the front of a list, in the place of one that was just removed.
+    ///
+    /// # Panics
+    /// As [`Slab::add`].
+    #[inline]
+    pub fn push_front(&mut self, list: &mut Fifo, item: T) {
+        let slot = self.add(item);
+        self.entries[slot as usize].next = list.first;
+        if list.is_empty() {
+            list.last = slot;
+        }
+        list.first = slot;
+        list.len += 1;
+    }
+
     /// Removes the first item of a list, if any, and frees its slot.
     #[inline]
     pub fn pop(&mut self, list: &mut Fifo) -> Option<T> {
@@ -251,13 +266,15 @@ mod tests {
         Push,
         /// Removes the first item.
         Pop,
+        /// Removes the first item and puts it back.
+        PutBack,
         /// Moves the first slot to the end of the next list.
         Move,
     }
 
     /// Random steps, each with the index of its list.
     fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
-        let step = prop_oneof![3 => Just(Step::Push), 2 => Just(Step::Pop), 1 => Just(Step::Move)];
+        let step = prop_oneof![3 => Just(Step::Push), 2 => Just(Step::Pop), 1 => Just(Step::PutBack), 1 => Just(Step::Move)];
         proptest::collection::vec((0..3_usize, step), 0..300)
     }
 
@@ -281,6 +298,10 @@ mod tests {
                 }
                 Step::Pop => {
                     prop_assert_eq!(slab.pop(&mut lists[index]), models[index].pop_front())
+                }
+                Step::PutBack => {
+                    let removed = slab.pop(&mut lists[index]);
+                    removed.inspect(|&item| slab.push_front(&mut lists[index], item));
                 }
                 Step::Move => {
                     let moved = lists[index].pop(&slab);

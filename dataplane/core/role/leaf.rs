@@ -28,6 +28,10 @@ use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 use crate::wire::{arp, ndp};
 
+/// Maximum number of waiting tasks in the first run that a poll releases. Each further run may be twice as long. Most
+/// polls of a leaf below its full speed release few tasks.
+const RUN_FIRST: usize = 8;
+
 /// Packet store of a leaf. The node holds the packet buffers themselves, so the store only lends their bytes. Records
 /// decisions about waiting tasks for `wedjat explain`.
 struct LeafPacketStore<'a>(&'a mut TapCore);
@@ -189,7 +193,7 @@ where
             self.tick(now);
         }
         self.node.stages.exchange(); // with the node's other cores
-        if self.release(now) || is_tick_due {
+        if self.release(now, received.max(BURST)) || is_tick_due {
             self.node.note_held(0); // 0: the leaf holds no packets outside the node
         }
         self.send_signals(now);
@@ -216,18 +220,29 @@ where
             true => self.explain(port, now, &mut burst, &mut verdicts),
         }
         self.node.stages.counters().add(Counter::RxPackets, count as u64);
-        // All packets of most bursts leave by one port, so the burst moves there as a whole, without a copy of each
-        // packet.
+        self.carry_out(port, now, burst, &verdicts);
+    }
+
+    /// Carries out the verdict on each packet of a burst. All packets of most bursts leave by one port, so the burst moves
+    /// there as a whole, without a copy of each packet.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        port: usize,
+        now: u64,
+        burst: Burst<P::Buf>,
+        verdicts: &[Verdict; BURST],
+    ) {
         let forwarded = match verdicts[0] {
             Verdict::Forward { port, .. }
-                if verdicts[..count].iter().all(|verdict| verdict.leaves_by(port)) =>
+                if verdicts[..burst.len()].iter().all(|verdict| verdict.leaves_by(port)) =>
             {
                 self.out.forward_burst(burst, usize::from(port))
             }
             _ => Err(burst),
         };
         if let Err(burst) = forwarded {
-            self.distribute(port, now, burst, &verdicts);
+            self.distribute(port, now, burst, verdicts);
         }
     }
 
@@ -281,9 +296,13 @@ where
                     self.explain_drop(&oldest, now, reason);
                 }
             }
-            Verdict::Queue { pool, lane } => {
+            Verdict::Queue { pool, lane, is_recognised } => {
                 let place = QueuePlace { pool: pool.into(), lane, port: from };
-                if let Err(packet) = self.node.enqueue(packet, place, now) {
+                let queued = match is_recognised {
+                    true => self.node.enqueue_recognised(packet, place, now),
+                    false => self.node.enqueue(packet, place, now),
+                };
+                if let Err(packet) = queued {
                     self.explain_drop(&packet, now, DropReason::QueueFull);
                 }
             }
@@ -387,11 +406,12 @@ where
         }
     }
 
-    /// Sends or drops held packets whose wait has ended. At most one burst, because a usual poll gives a device no more
-    /// packets to send. Returns true if there was one.
+    /// Sends or drops held packets whose wait has ended, at most this many. As many as the poll has received suffice: a
+    /// queue then does not grow while workers have places. More would overflow a device's queue for sending. Returns true
+    /// if there was one.
     #[inline]
-    fn release(&mut self, now: u64) -> bool {
-        for released in 0..BURST {
+    fn release(&mut self, now: u64, most: usize) -> bool {
+        for released in self.release_runs(now, most)..most {
             let store = &mut LeafPacketStore(&mut self.out.tap);
             let Some((packet, outcome)) = self.node.next_released(now, store) else {
                 return released > 0;
@@ -408,6 +428,23 @@ where
             }
         }
         true
+    }
+
+    /// Releases waiting tasks in runs, as [`Node::release_run`] does. Returns their number, which is at most `most`.
+    #[inline]
+    fn release_runs(&mut self, now: u64, most: usize) -> usize {
+        if self.out.tap.explains() {
+            return 0; // `wedjat explain` records each decision by itself
+        }
+        let (mut released, mut run_most) = (0, RUN_FIRST);
+        while released < most {
+            let mut verdicts = [Verdict::Consumed; BURST];
+            let run = self.node.release_run(now, run_most.min(most - released), &mut verdicts);
+            let Some((port, burst)) = run else { break };
+            (released, run_most) = (released + burst.len(), BURST.min(2 * run_most));
+            self.carry_out(port, now, burst, &verdicts);
+        }
+        released
     }
 
     /// Sends signals to spines or leaves, and queue probes to workers.

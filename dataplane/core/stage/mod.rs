@@ -54,7 +54,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{self, Dispatcher, Lane, Reports};
+use crate::policy::{self, Dispatcher, Lane, Picks, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, MemberPresence, Neighbours};
@@ -104,6 +104,8 @@ pub enum Verdict {
         pool: u16,
         /// Lane of the task's class.
         lane: Lane,
+        /// True if the fast path recognised the task. A leaf may then release it in a run, without parsing it again.
+        is_recognised: bool,
     },
     /// Consumed, and turned into an answer (ARP, registrations, refusals). The caller sends it out of the
     /// port that received the packet.
@@ -618,6 +620,43 @@ impl Stages {
             self.counters.drop(reason, 1);
         }
         Some(verdict)
+    }
+
+    /// Returns true if tasks at the front of a pool's queue (by index) may be released in a run, if the fast path
+    /// recognised them.
+    #[inline]
+    pub(crate) fn releases_runs(&self, pool: usize) -> bool {
+        let dispatcher = &self.dispatchers[pool];
+        dispatcher.holds_tasks()
+            && !dispatcher.sends_probes()
+            && !dispatcher.has_classes()
+            && !self.is_linked(pool)
+            && self.network.pool_id(pool).is_some()
+    }
+
+    /// Picks members for the first waiting tasks of a pool, in order, and removes those with a pick from the count of
+    /// waiting tasks. Returns their number. The caller has checked [`Stages::releases_runs`].
+    #[inline]
+    pub(crate) fn pick_waiting(&mut self, pool: usize, picks: Picks<'_>) -> usize {
+        let Self { dispatchers, affinity, .. } = self;
+        let released = dispatchers[pool].release_run(picks, || affinity.reclaim(pool));
+        self.waiting = self.waiting.saturating_sub(released);
+        released
+    }
+
+    /// Readdresses tasks that the fast path recognised when this port received them to their picked members. Writes
+    /// their verdicts.
+    pub(crate) fn send_waiting<B: Buf>(
+        &mut self,
+        place: (usize, usize),
+        packets: &mut [B],
+        picks: Picks<'_>,
+        verdicts: &mut [Verdict],
+    ) {
+        match self.network.port(place.0).v6.is_some() {
+            false => fast::release::<u32, B>(self, place, packets, picks, verdicts),
+            true => fast::release::<u128, B>(self, place, packets, picks, verdicts),
+        }
     }
 
     /// Records that the first task of a lane of a pool's central queue has left it. The caller of the stages calls this

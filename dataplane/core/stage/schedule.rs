@@ -191,7 +191,7 @@ fn settle(
         Ok(Assignment::Sent(pick)) => assign(pool, pick, packet),
         Ok(Assignment::Waits(lane)) => {
             packet.kind = PacketKind::Waiting;
-            *verdict = Verdict::Queue { pool: pool as u16, lane };
+            *verdict = Verdict::Queue { pool: pool as u16, lane, is_recognised: false };
         }
         // Only the first packet of a task is returned, so that its client is notified once.
         Err(DropReason::QueueFull) if packet.is_first() && stages.refuses(pool) => {

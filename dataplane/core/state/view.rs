@@ -241,10 +241,10 @@ impl View {
         Histogram(&self.histograms[..histogram::WORDS]).record(ns, 1);
     }
 
-    /// Records the time that a task has waited in the pool's queue.
+    /// Records the time that this many tasks have waited in the pool's queue.
     #[inline]
-    pub fn note_wait(&self, ns: u64) {
-        Histogram(&self.histograms[histogram::WORDS..]).record(ns, 1);
+    pub fn note_waits(&self, ns: u64, tasks: u64) {
+        Histogram(&self.histograms[histogram::WORDS..]).record(ns, tasks);
     }
 
     /// Returns the recorded ages of load reports, and times in the pool's queue, of this core.

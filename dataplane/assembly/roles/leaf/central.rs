@@ -179,6 +179,30 @@ fn a_multi_packet_task_waits_as_a_whole() {
 
 // promise: scheduling.3
 #[test]
+fn poll_releases_as_many_tasks_as_it_receives() {
+    let mut rig = holding("jbsq(k=1)");
+    send_tasks(&mut rig, 0..56);
+    assert_eq!(tasks_out(&mut rig).len(), 8);
+    // With 8 places for each worker, all 64 waiting tasks could go. The poll receives 16 tasks and 32 replies.
+    rig.set_policy("jbsq(k=8)");
+    for seq in 56..72 {
+        assert!(rig.far[CLIENTS].send(&task(seq)));
+    }
+    for number in 0..32 {
+        assert!(rig.far[WORKERS].send(&reply(10 + number % 8, 0)));
+    }
+    rig.wait(1_000_000);
+    let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
+    assert_eq!(seqs, (8..56).collect::<Vec<_>>());
+    assert_held_packets(&rig, 16);
+    rig.poll();
+    assert_held_packets(&rig, 0);
+    rig.receive(WORKERS);
+    rig.assert_accounted();
+}
+
+// promise: scheduling.3
+#[test]
 fn unqueued_policy_schedules_all_waiting_tasks() {
     let mut rig = holding("jbsq(k=1)");
     send_tasks(&mut rig, 0..60);
@@ -186,7 +210,7 @@ fn unqueued_policy_schedules_all_waiting_tasks() {
     assert_held_packets(&rig, 52);
     rig.set_policy("round-robin");
     rig.wait(1_000_000);
-    // A poll releases at most 32 (`BURST`) of the 52 tasks. The next task queues behind the rest.
+    // A poll that receives less releases at most 32 (`BURST`) of the 52 tasks. The next task queues behind the rest.
     send_tasks(&mut rig, 60..61);
     let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
     assert_eq!(seqs, (8..61).collect::<Vec<_>>());

@@ -538,7 +538,7 @@ impl<T: Work> WorkerSet<T> {
         done: &mut impl FnMut(Completion<'_, T>),
     ) {
         let view = self.dispatcher.view();
-        view.note_wait(view.now_ns().saturating_sub(task.since_ns()));
+        view.note_waits(view.now_ns().saturating_sub(task.since_ns()), 1);
         if let Err((task, reason)) = self.give(pick.member, task, now) {
             // The channel has fewer slots than the policy's bound.
             let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];

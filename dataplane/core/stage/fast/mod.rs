@@ -437,6 +437,37 @@ fn tasks<A: FastPath, B: Buf>(
     let picks = &mut picks[..indices.len()];
     let Stages { dispatchers, affinity, .. } = stages;
     dispatchers[pool].offer_run(&fields.tasks[..indices.len()], picks, || affinity.reclaim(pool));
+    let sent = send::<A, B>(stages, (port, pool), indices, picks, packets, verdicts);
+    if sent < indices.len() as u64 {
+        let tasks = indices.zip(&*picks).zip(fields.tasks.iter().copied());
+        hold::<A, B>(stages, pool, tasks, packets, verdicts);
+    }
+}
+
+/// Readdresses tasks that have waited to their picked members.
+#[inline(never)]
+pub fn release<A: FastPath, B: Buf>(
+    stages: &mut Stages,
+    place: (usize, usize),
+    packets: &mut [B],
+    picks: &[Option<Pick>],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) {
+    let indices = BurstMask::first(packets.len() as u32);
+    send::<A, B>(stages, place, indices, picks, packets, verdicts);
+}
+
+/// Readdresses tasks to their picked members. `picks` has an entry for each task, `indices` its index in the burst.
+/// Returns the number of tasks with a pick.
+#[inline(always)]
+fn send<A: FastPath, B: Buf>(
+    stages: &Stages,
+    (port, pool): (usize, usize),
+    indices: BurstMask,
+    picks: &[Option<Pick>],
+    packets: &mut [B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) -> u64 {
     let fast = <A as FastPath>::tables(stages);
     let rewriter = TaskRewriter::<A> {
         neighbours: &stages.neighbours,
@@ -444,13 +475,14 @@ fn tasks<A: FastPath, B: Buf>(
         removed: fast.removed[port * fast.pools + pool],
     };
     let mut sent = 0;
-    // Without replies, a task's index in the run is its packet's index in the burst. A faster loop for this case.
-    if run.replies == 0 {
-        for (index, (packet, pick)) in packets.iter_mut().zip(&*picks).enumerate() {
+    // Without replies among them, a task's index in the run is its packet's index in the burst. A faster loop for this
+    // case.
+    if indices.is_prefix() {
+        for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
             sent += rewriter.send(packet, *pick, verdicts, index);
         }
     } else {
-        for (index, pick) in indices.zip(&*picks) {
+        for (index, pick) in indices.zip(picks) {
             if let Some(packet) = packets.get_mut(index) {
                 sent += rewriter.send(packet, *pick, verdicts, index);
             }
@@ -458,12 +490,9 @@ fn tasks<A: FastPath, B: Buf>(
     }
     stages.counters.add(Counter::Scheduled, sent);
     if stages.network.is_direct(pool) {
-        mark_full::<A, B>(&stages.dispatchers[pool], indices.zip(&*picks), packets);
+        mark_full::<A, B>(&stages.dispatchers[pool], indices.zip(picks), packets);
     }
-    if sent < indices.len() as u64 {
-        let tasks = indices.zip(&*picks).zip(fields.tasks.iter().copied());
-        hold::<A, B>(stages, pool, tasks, packets, verdicts);
-    }
+    sent
 }
 
 /// Marks the rewritten tasks of workers at the policy's bound, as [`rewrite::mark_if_full`] does. The mark makes a
@@ -510,7 +539,10 @@ fn hold<'a, A: FastPath, B: Buf>(
             Some(_) => continue,
         };
         let verdict = match placement {
-            Ok(lane) => Verdict::Queue { pool: pool as u16, lane },
+            Ok(lane) => {
+                let is_recognised = packets[index].bytes().len() >= A::HEAD;
+                Verdict::Queue { pool: pool as u16, lane, is_recognised }
+            }
             Err(reason) => {
                 stages.counters.drop(reason, 1);
                 Verdict::Drop(reason)
@@ -752,7 +784,8 @@ pub(super) mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         /// The fast path gives each packet of a burst the same verdict and the same bytes as the stages in pools with
-        /// waiting tasks. The same tasks wait.
+        /// waiting tasks. The same tasks wait. Those that the fast path recognised are released in runs as in single
+        /// steps.
         // promise: packets.2
         #[test]
         fn waiting_tasks_are_decided_as_in_stages(
@@ -762,8 +795,9 @@ pub(super) mod tests {
             policy in proptest::sample::select(vec!["jbsq(k=1)", "jbsq(k=3)", "cfcfs"]),
             bound in 0..40_usize,
             overflow in proptest::sample::select(vec![Overflow::Drop, Overflow::Refuse]),
+            run_most in 1..=BURST,
         ) {
-            let pool = FramePool::new(2 * BURST, 256);
+            let pool = FramePool::new(3 * BURST, 256);
             let mut both = [(); 2].map(|()| {
                 let mut stages = stages_of_policy(Side::Both, None, IpOptions::Refuse, policy);
                 stages.dispatchers[0].set_queue(bound, overflow);
@@ -784,26 +818,49 @@ pub(super) mod tests {
                 without.learn(0, &slow);
                 let count = slow.len();
                 without.process_in_stages(0, 1, &mut slow, &mut slow_verdicts[..count]);
-                prop_assert_eq!(fast_verdicts, slow_verdicts);
-                for (fast, slow) in fast.iter().zip(&slow) {
-                    prop_assert_eq!(fast.bytes(), slow.bytes());
+                for (index, frame) in frames.into_iter().enumerate() {
+                    prop_assert_eq!(fast[index].bytes(), slow[index].bytes());
+                    let Verdict::Queue { is_recognised, .. } = fast_verdicts[index] else {
+                        prop_assert_eq!(fast_verdicts[index], slow_verdicts[index]);
+                        continue;
+                    };
+                    let waits = Verdict::Queue { pool: 0, lane: Lane::FIRST, is_recognised: false };
+                    prop_assert_eq!(slow_verdicts[index], waits);
+                    queue.push_back((frame, is_recognised));
                 }
-                let waiting = frames.into_iter().zip(fast_verdicts);
-                let queued = Verdict::Queue { pool: 0, lane: Lane::FIRST };
-                let first = QueuePlace { pool: 0, lane: Lane::FIRST, port: 0 };
-                queue.extend(waiting.filter(|(_, verdict)| *verdict == queued));
                 prop_assert_eq!((with.waiting(), without.waiting()), (queue.len(), queue.len()));
-                let freed = with.take_freed();
-                prop_assert_eq!(freed, without.take_freed());
-                while let Some((frame, _)) = queue.front_mut().filter(|_| freed) {
-                    let mut other = frame.clone();
-                    let verdict = with.offer(first, 1, frame);
-                    prop_assert_eq!(verdict, without.offer(first, 1, &mut other));
-                    prop_assert_eq!(&*frame, &other);
-                    if verdict.is_none() {
-                        break;
+                let first = QueuePlace { pool: 0, lane: Lane::FIRST, port: 0 };
+                let mut may_go = with.take_freed();
+                prop_assert_eq!(may_go, without.take_freed());
+                while let Some((frame, is_recognised)) = queue.front_mut().filter(|_| may_go) {
+                    if !*is_recognised {
+                        let mut other = frame.clone();
+                        let verdict = with.offer(first, 1, frame);
+                        prop_assert_eq!(verdict, without.offer(first, 1, &mut other));
+                        prop_assert_eq!(&*frame, &other);
+                        may_go = verdict.is_some();
+                        queue.drain(..usize::from(may_go));
+                        continue;
                     }
-                    queue.pop_front();
+                    prop_assert!(with.releases_runs(0));
+                    let run = queue.iter().take(run_most).take_while(|(_, recognised)| *recognised);
+                    let mut fast: Vec<_> =
+                        run.map(|(frame, _)| pool.frame(frame).unwrap()).collect();
+                    let mut picks = [None; BURST];
+                    let released = with.pick_waiting(0, &mut picks[..fast.len()]);
+                    may_go = released == fast.len();
+                    fast.truncate(released);
+                    let mut verdicts = [Verdict::Consumed; BURST];
+                    with.send_waiting((0, 0), &mut fast, &mut picks[..released], &mut verdicts);
+                    for ((mut frame, _), (fast, verdict)) in
+                        queue.drain(..released).zip(fast.iter().zip(verdicts))
+                    {
+                        prop_assert_eq!(without.offer(first, 1, &mut frame), Some(verdict));
+                        prop_assert_eq!(fast.bytes(), &frame);
+                    }
+                    if !may_go {
+                        prop_assert_eq!(without.offer(first, 1, &mut queue[0].0.clone()), None);
+                    }
                 }
             }
             prop_assert_eq!(both[0].counters.totals(), both[1].counters.totals());

@@ -15,8 +15,13 @@ const _: () = assert!(BURST <= 32);
 
 impl BurstMask {
     /// Returns the mask of the first `len` packets.
-    const fn first(len: u32) -> Self {
+    pub const fn first(len: u32) -> Self {
         Self(((1_u64 << len) - 1) as u32)
+    }
+
+    /// Returns true if the packets are the first ones of the burst, without a gap.
+    pub const fn is_prefix(self) -> bool {
+        self.0 & self.0.wrapping_add(1) == 0
     }
 
     /// Returns the number of packets.
