@@ -3,9 +3,10 @@
 with tasks only, and with direct return.
 
 The clients' port replays tasks without end, the workers' port replies of all workers in turn, or tasks as well; each core
-has a queue of both, with a trace of its own. With direct return the workers' port has a completion report for every 30
-tasks of both ports. All programs run in turn, several rounds in one sitting: the ratios count. A figure is the
-number of received packets a second. Results go to the screen and to bench-report/bench-cores.json.
+has a queue of both, with a trace of its own. With direct return the workers' port has reports of 30 completions for every
+29 tasks of both ports, so that a queue of tasks drains. All programs run in turn, several rounds in one sitting: the
+ratios count. A figure is the number of received packets a second that were not dropped. Results go to the screen and to
+bench-report/bench-cores.json.
 """
 
 import argparse
@@ -29,7 +30,10 @@ SERVER_IP, SERVER_MAC = "10.0.2.11", "02:00:00:00:02:0b"
 CLIENTS = 200
 # Code of a completion report, and its number of entries.
 CODE_COMPLETIONS, COMPLETIONS = 25, 30
-# A bounded policy queues the tasks beyond its bound. The full queue and the exit drop them.
+# Packets of each port and core in the smallest cycle of a trace with direct return, and reports among them at the workers'
+# port: 58 tasks and 60 completions.
+CYCLE, REPORTS = 30, 2
+# A bounded policy queues the tasks beyond its bound. The full queue and the exit drop them. Dropped packets do not count.
 ALLOWED_DROPS = {"queue_full", "shutdown"}
 
 
@@ -67,10 +71,9 @@ def report(number, workers):
 
 
 def report_or_task(number, workers):
-    """Returns a packet of the workers' port under direct return. Both ports have equally many packets, so 2 of 31 here
-    are reports."""
-    reports = number * 2 // (COMPLETIONS + 1)
-    is_report = (number + 1) * 2 // (COMPLETIONS + 1) > reports
+    """Returns a packet of the workers' port under direct return. Both ports have equally many packets."""
+    reports = number * REPORTS // CYCLE
+    is_report = (number + 1) * REPORTS // CYCLE > reports
     return report(reports, workers) if is_report else task(number, 1)
 
 
@@ -80,7 +83,7 @@ def write_traces(folder, workers, direct=False):
     length = max(bench.PACKETS, workers)
     traces = []
     if direct:
-        length -= length % (COMPLETIONS + 1)
+        length -= length % CYCLE
         at_second_port = lambda number: report_or_task(number, workers)
     elif workers:
         at_second_port = lambda number: reply(number, workers)
@@ -141,12 +144,17 @@ pool = 1
 """
 
 
+def passed(core):
+    """Returns the number of packets that a core of a leaf has received and not dropped."""
+    return core["counters"]["rx_packets"] - sum(core["drops"].values())
+
+
 def run_leaf(options, folder, traces, policy, workers, cores, side=None, direct=False):
     """Returns the leaf's rates of received packets a second, one for each slice of the run."""
     def config(state):
         return leaf_config(policy, workers, cores, state, side, direct)
 
-    return bench.run_process(options, folder, "leaf", config, eal(options, traces, cores), "rx_packets", ALLOWED_DROPS)
+    return bench.run_process(options, folder, "leaf", config, eal(options, traces, cores), passed, ALLOWED_DROPS)
 
 
 def run_testpmd(options, mode, traces, cores):
@@ -225,7 +233,8 @@ def direct_ratios(options, samples):
 
     def ratio(policy):
         pairs = zip(samples[f"{policy}, direct", workers, least], samples[policy, workers, least])
-        return statistics.median(direct * COMPLETIONS / (COMPLETIONS + 1) / (through / 2) for direct, through in pairs)
+        tasks = 1 - REPORTS / (2 * CYCLE)
+        return statistics.median(direct * tasks / (through / 2) for direct, through in pairs)
 
     return {policy: ratio(policy) for policy in options.direct if policy in options.policies}
 

@@ -191,15 +191,16 @@ def slices(options, count):
     return rates
 
 
-def counted(address, counter):
-    """A counter of all cores of a node by its metrics listener, and the time of its reading; None while there is none. The
-    state file would be late: the thread that writes it has the lowest priority, and polling cores leave it no time."""
+def counted(address, count):
+    """The sum of `count` over all cores of a node by its metrics listener, and the time of its reading; None while there is
+    none. The state file would be late: the thread that writes it has the lowest priority, and polling cores leave it no
+    time."""
     try:
         with urllib.request.urlopen(f"http://{address}/status.json", timeout=10) as answer:
             status = json.load(answer)
     except OSError:
         return None
-    return sum(core["counters"][counter] for core in status["state"]["cores"]), status["time"]
+    return sum(map(count, status["state"]["cores"])), status["time"]
 
 
 def free_address():
@@ -211,11 +212,12 @@ def free_address():
 def run_node(options, folder, role, trace, write, cores=1):
     """Packets a second that a leaf or spine passes on, slice by slice. The device drops what a node sends, so takes all."""
     on = [options.core] if cores == 1 else sorted(os.sched_getaffinity(0))[-cores:]
-    return run_process(options, folder, role, lambda state: write(on, state), eal(options, trace, cores), "forwarded")
+    return run_process(options, folder, role, lambda state: write(on, state), eal(options, trace, cores), lambda core: core["counters"]["forwarded"])
 
 
-def run_process(options, folder, role, write, devices, counter, allowed_drops=()):
-    """How much a second a counter of a node with this configuration and these devices grows, slice by slice."""
+def run_process(options, folder, role, write, devices, count, allowed_drops=()):
+    """How much a second the counters of a node with this configuration and these devices grow, slice by slice. `count`
+    takes a number from a core's part of the state."""
     config, stats, state = (os.path.join(folder, name) for name in ("node.toml", "stats.json", "state"))
     address = free_address()
     with open(config, "w", encoding="ascii") as out:
@@ -226,7 +228,7 @@ def run_process(options, folder, role, write, devices, counter, allowed_drops=()
         try:
             deadline = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < deadline:
-                if (counted(address, counter) or (0, 0))[0]:
+                if (counted(address, count) or (0, 0))[0]:
                     break
                 time.sleep(0.05)
             else:
@@ -234,7 +236,7 @@ def run_process(options, folder, role, write, devices, counter, allowed_drops=()
                 fail(f"wedjat {role}", process.communicate()[0])
             # A leaf examines all packets for MAC addresses during a second after it missed one.
             time.sleep(1.3)
-            rates = slices(options, lambda: counted(address, counter))
+            rates = slices(options, lambda: counted(address, count))
         finally:
             process.terminate()
             output = process.communicate()[0]
