@@ -65,15 +65,14 @@ impl<T> Slab<T> {
     /// Returns the item if all slots are in use.
     #[inline]
     pub fn insert(&mut self, item: T) -> Result<u32, T> {
-        let slot = self.free;
-        match self.entries.get_mut(slot as usize) {
-            Some(entry) => {
-                self.free = entry.next;
-                *entry = Entry { item: Some(item), next: END };
-                Ok(slot)
-            }
-            None => self.grow(item),
+        if self.free == END && !self.grow() {
+            return Err(item);
         }
+        let slot = self.free;
+        let entry = &mut self.entries[slot as usize];
+        self.free = entry.next;
+        *entry = Entry { item: Some(item), next: END };
+        Ok(slot)
     }
 
     /// Like [`Slab::insert`], for a slab that grows.
@@ -88,14 +87,15 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Inserts an item into a new slot of a full slab, or returns it if the slab may not grow.
+    /// Adds a free slot to a full slab. Returns false if the slab may not grow.
     #[cold]
-    fn grow(&mut self, item: T) -> Result<u32, T> {
-        if !self.grows || self.entries.len() >= END as usize {
-            return Err(item);
+    fn grow(&mut self) -> bool {
+        let may_grow = self.grows && self.entries.len() < END as usize;
+        if may_grow {
+            self.free = self.entries.len() as u32;
+            self.entries.push(Entry { item: None, next: END });
         }
-        self.entries.push(Entry { item: Some(item), next: END });
-        Ok(self.entries.len() as u32 - 1)
+        may_grow
     }
 
     /// Removes the item of a slot that is in no list, and frees the slot. Returns `None` if it has no item.
