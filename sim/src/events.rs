@@ -1,9 +1,13 @@
 //! Calendar of the simulator: a heap of 128-bit keys, with the time in the upper and the event in the lower 64 bits.
-//! The smallest key is the next event.
+//! The smallest key is the next event. Events after a constant delay are scheduled in the order of their keys, so a
+//! queue holds them instead of the heap.
 //!
 //! Simulator and lockstep use the same order of simultaneous events. An arrival comes first. Then come the
 //! calendar's events in the order of their kinds (as numbered by [`event`]). Events of one kind follow the order of
 //! their arguments, such as a task's slot in its [`wedjat_core::policy::fifo::Slab`]. A leaf's timer comes last.
+
+use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 /// Number of children of a heap node. Four keys have the size of a cache line, 64 bytes, so the children of a node
 /// span at most two lines.
@@ -54,26 +58,69 @@ pub mod event {
     }
 }
 
+/// Key above that of any event.
+const NO_KEY: u128 = u128::MAX;
+
 /// Events in the order of time. Simultaneous events have a fixed order, so that a run can be repeated.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
+    /// Heap of keys. All levels are complete: [`NO_KEY`] fills the indices from `len` on.
     heap: Vec<u128>,
+    /// Number of keys in the heap.
+    len: usize,
+    /// True if [`Events::pop`] has returned the root, which is still in the heap. Most events lead to another one. It
+    /// then replaces the root, and the last key stays where it is.
+    is_root_vacant: bool,
+    /// Keys in ascending order, of events after a constant delay.
+    queue: VecDeque<u128>,
 }
 
 impl Events {
     /// Returns the time of the next event, or the maximum if there is none.
     #[inline]
     #[must_use]
-    pub fn next_time(&self) -> u64 {
-        self.heap.first().map_or(u64::MAX, |key| (key >> 64) as u64)
+    pub fn next_time(&mut self) -> u64 {
+        let (heap, queue) = self.first_keys();
+        (heap.min(queue) >> 64) as u64
+    }
+
+    /// Returns the least keys of the heap and of the queue. Replaces a vacant root by the last key first.
+    #[inline]
+    fn first_keys(&mut self) -> (u128, u128) {
+        if std::mem::take(&mut self.is_root_vacant) {
+            self.len -= 1;
+            let last = std::mem::replace(&mut self.heap[self.len], NO_KEY);
+            if self.len > 0 {
+                self.replace_root(last);
+            }
+        }
+        let first = |key: Option<&u128>| key.copied().unwrap_or(NO_KEY);
+        (first(self.heap.first()), first(self.queue.front()))
+    }
+
+    /// Adds an event, like [`Events::push`]. Takes constant time if no earlier call had a larger key.
+    #[inline]
+    pub fn push_in_order(&mut self, time: u64, event: u64) {
+        let key = key(time, event);
+        if self.queue.back().is_none_or(|last| *last <= key) {
+            self.queue.push_back(key);
+        } else {
+            self.push(time, event);
+        }
     }
 
     /// Adds an event.
     #[inline]
     pub fn push(&mut self, time: u64, event: u64) {
-        let key = u128::from(time) << 64 | u128::from(event);
-        let mut index = self.heap.len();
-        self.heap.push(key);
+        let key = key(time, event);
+        if std::mem::take(&mut self.is_root_vacant) {
+            return self.replace_root(key);
+        }
+        let mut index = self.len;
+        self.len += 1;
+        if index == self.heap.len() {
+            self.heap.resize(ARITY * index + 1, NO_KEY);
+        }
         // Moves larger parents down until the key has its position.
         while index > 0 {
             let parent = (index - 1) / ARITY;
@@ -89,48 +136,62 @@ impl Events {
     /// Removes and returns the next event with its time.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, u64)> {
-        let last = self.heap.pop()?;
-        let top = match self.heap.first() {
-            // The last key was the only one.
-            None => last,
-            Some(&first) => {
-                self.sink(last);
-                first
-            }
-        };
-        Some(((top >> 64) as u64, top as u64))
+        let (first, queued) = self.first_keys();
+        let least = first.min(queued);
+        if least == NO_KEY {
+            return None;
+        }
+        if queued < first {
+            self.queue.pop_front();
+        } else {
+            self.is_root_vacant = true;
+        }
+        Some(((least >> 64) as u64, least as u64))
     }
 
     /// Replaces the root by `key`, and moves it down to its position.
     #[inline]
-    fn sink(&mut self, key: u128) {
-        let len = self.heap.len();
+    fn replace_root(&mut self, key: u128) {
         let mut index = 0;
-        loop {
-            let first = ARITY * index + 1;
-            if first >= len {
-                break;
-            }
-            let children = &self.heap[first..len.min(first + ARITY)];
-            let (mut least, mut least_index) = (children[0], first);
-            for (offset, &child) in children.iter().enumerate().skip(1) {
-                // The result is unpredictable, so a select is faster than a branch.
-                let smaller = child < least;
-                least = std::hint::select_unpredictable(smaller, child, least);
-                least_index = std::hint::select_unpredictable(smaller, first + offset, least_index);
-            }
+        let mut first = 1;
+        while first < self.len
+            && let Some(&children) = self.heap[first..].first_chunk()
+        {
+            let (least, offset) = least(children);
             if least >= key {
                 break;
             }
             self.heap[index] = least;
-            index = least_index;
+            index = first + offset;
+            first = ARITY * index + 1;
         }
         self.heap[index] = key;
     }
 }
 
+/// Returns the least of the keys of a node's children, and its index. The result is unpredictable, so a select is
+/// faster than a branch.
+#[inline]
+fn least([a, b, c, d]: [u128; ARITY]) -> (u128, usize) {
+    let lesser = |(a, index_a): (u128, usize), (b, index_b): (u128, usize)| {
+        let smaller = b < a;
+        (select_unpredictable(smaller, b, a), select_unpredictable(smaller, index_b, index_a))
+    };
+    lesser(lesser((a, 0), (b, 1)), lesser((c, 2), (d, 3)))
+}
+
+/// Returns the key of an event.
+#[inline]
+fn key(time: u64, event: u64) -> u128 {
+    u128::from(time) << 64 | u128::from(event)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use wedjat_workload::seed::mixed;
+
     use super::*;
 
     #[test]
@@ -139,11 +200,41 @@ mod tests {
         // 1000 events at 257 times in a scrambled order, so that about four events share each time.
         let mut times: Vec<(u64, u64)> = (0..1000).map(|i| (i * 7919 % 257, i)).collect();
         for &(time, event) in &times {
-            events.push(time, event);
+            // Half of them, and only some of these in order.
+            match event % 2 {
+                0 => events.push(time, event),
+                _ => events.push_in_order(time, event),
+            }
         }
         times.sort_unstable();
         let popped: Vec<_> = std::iter::from_fn(|| events.pop()).collect();
         assert_eq!(popped, times);
         assert_eq!(events.next_time(), u64::MAX);
+    }
+
+    #[test]
+    fn calendar_equals_a_sorted_set() {
+        let (mut events, mut sorted) = (Events::default(), BTreeSet::new());
+        let mut bits = 1;
+        for number in 0..10_000 {
+            bits = mixed(bits);
+            let time = bits >> 56;
+            match bits % 8 {
+                0..3 => assert_eq!(events.pop(), sorted.pop_first()),
+                3 => {
+                    let first = sorted.first().map_or(u64::MAX, |(time, _)| *time);
+                    assert_eq!(events.next_time(), first);
+                }
+                4 => events.push_in_order(time, number),
+                _ => events.push(time, number),
+            }
+            if bits % 8 > 3 {
+                sorted.insert((time, number));
+            }
+        }
+        // More events were added than removed.
+        assert!(sorted.len() > 100);
+        sorted.iter().for_each(|event| assert_eq!(events.pop(), Some(*event)));
+        assert_eq!((events.pop(), events.next_time()), (None, u64::MAX));
     }
 }

@@ -129,7 +129,7 @@ where
                         return Err(LockstepError::Timer { timer_ns, now_ns: to_ns(now) });
                     }
                     // Only the scheduler's timer remains, and it has not released a task for long.
-                    let Engine { remaining, events, .. } = &self.engine;
+                    let Engine { remaining, events, .. } = &mut self.engine;
                     let is_last = *remaining == 0 && events.next_time() == u64::MAX;
                     if is_last && now > last_event + from_ns(GIVE_UP_NS) {
                         break;
