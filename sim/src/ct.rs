@@ -260,7 +260,7 @@ impl Policies {
     }
 
     /// Lets a core publish its changes and receive those of all others.
-    #[inline]
+    #[inline(always)]
     fn exchange(&mut self, index: usize) {
         if let Some(exchange) = self.exchanges.get_mut(index) {
             // `true`: a core of the model is never overloaded, so it publishes everything.
@@ -402,6 +402,10 @@ impl Dispatchers for Policies {
 /// State of a run. Emulated pools (`advise::emulation`) run it in steps and change policy or workload in between.
 pub struct Sim<'a, D> {
     config: &'a Config,
+    /// Mean service time of the configuration in nanoseconds: the unit of time.
+    unit_ns: f64,
+    /// True if tasks keep their class. Without measured classes and rules for them, all have class 0.
+    has_classes: bool,
     /// Engine with the servers as its workers. A task's `route` is its dispatcher.
     engine: Engine<u16>,
     /// Delay between dispatchers and servers in ticks.
@@ -458,7 +462,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     ) -> Result<Self, String> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
-        let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
+        let unit_ns = config.service.mean_ns();
+        let delay = (config.delay_ns / unit_ns * UNIT_TICKS) as u64;
         let probe_delay = if config.probes_at_once { 0 } else { delay };
         let waits_for_probes = config.waits_for_probes();
         let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, waits_for_probes);
@@ -466,6 +471,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
             config,
+            unit_ns,
+            has_classes: config.measures_classes
+                || config.policy.classes() != ClassRules::default(),
             engine: config.engine()?,
             delay,
             notify,
@@ -530,24 +538,27 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// Returns the time in nanoseconds, the unit of the policies' timers.
     #[inline]
     fn now_ns(&self) -> u64 {
-        (self.engine.now as f64 / UNIT_TICKS * self.config.service.mean_ns()) as u64
+        (self.engine.now as f64 / UNIT_TICKS * self.unit_ns) as u64
     }
 
-    /// Schedules an event (`AT_WORKER`, `REPLY` or `REPORT`) after the delay. Without a delay, handles it immediately.
+    /// Sends a task to its server, which it reaches after the delay.
     #[inline]
-    fn after_delay(&mut self, kind: u64, argument: u64) -> Result<(), D::Error> {
+    fn send_to_server(&mut self, task: u32) {
+        match self.delay {
+            0 => self.at_server(task),
+            delay => self.engine.after_constant(delay, event::AT_WORKER, task.into()),
+        }
+    }
+
+    /// Sends a message (`REPLY` or `REPORT`) to a dispatcher, which it reaches after the delay.
+    #[inline]
+    fn send_to_dispatcher(&mut self, kind: u64, argument: u64) -> Result<(), D::Error> {
         if self.delay > 0 {
-            if kind != event::AT_WORKER {
-                self.engine.await_reply();
-            }
-            self.engine.after(self.delay, kind, argument);
+            self.engine.await_reply();
+            self.engine.after_constant(self.delay, kind, argument);
             return Ok(());
         }
         match kind {
-            event::AT_WORKER => {
-                self.at_server(argument as u32);
-                Ok(())
-            }
             event::REPLY => self.reply(argument as u32),
             _ => self.report(argument),
         }
@@ -555,14 +566,14 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Draws the dispatcher of the next task, which decides at once or after the answers to its probes.
     fn arrive(&mut self) -> Result<(), D::Error> {
-        let unit_ns = self.config.service.mean_ns();
+        let unit_ns = self.unit_ns;
         let ticks = |ns| (ns / unit_ns * UNIT_TICKS) as u64;
         // Scales 32 random bits to an index.
         let bits = u64::from(self.choice.next_u64() as u32);
         let index = (bits * self.active_dispatchers as u64) >> 32;
         let task = self.engine.arrive(&self.service, ticks, index as u16);
-        if !self.config.measures_classes && self.config.policy.classes() == ClassRules::default() {
-            self.engine.flights[task].class = 0; // the model has no classes
+        if !self.has_classes {
+            self.engine.flights[task].class = 0;
         }
         let sends_probes = self.dispatchers.sends_probes();
         if sends_probes {
@@ -597,8 +608,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let index = usize::from(flight.route);
         self.last_services[index] = service;
         self.receive_reports();
-        self.tick(index)?;
-        let placement = self.dispatchers.offer(index, self.now_ns(), label, task)?;
+        let now_ns = self.now_ns();
+        self.tick(index, now_ns)?;
+        let placement = self.dispatchers.offer(index, now_ns, label, task)?;
         if !self.dispatch(placement)? {
             self.waiting += 1;
         }
@@ -616,17 +628,17 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Advances a dispatcher's time, and sends the benchmark tasks that it requests.
     #[inline]
-    fn tick(&mut self, index: usize) -> Result<(), D::Error> {
+    fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), D::Error> {
         if self.reports_quanta {
             let Engine { cores, now, .. } = &mut self.engine;
             let quanta = cores.iter_mut().map(|core| core.quanta(*now) as u32);
             self.dispatchers.set_quanta(index, quanta);
         }
-        self.dispatchers.tick(index, self.now_ns())?;
+        self.dispatchers.tick(index, now_ns)?;
         while let Some(member) = self.dispatchers.next_benchmark(index) {
             let service = self.last_services[index];
             let task = self.engine.add_benchmark(member.index(), service, index as u16);
-            self.after_delay(event::AT_WORKER, u64::from(task))?;
+            self.send_to_server(task);
         }
         Ok(())
     }
@@ -640,7 +652,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let flight = &mut self.engine.flights[task];
         flight.worker = pick.member.0.into();
         self.knowledge.on_send(flight.route, pick.member.0);
-        self.after_delay(event::AT_WORKER, u64::from(task)).map(|()| true)
+        self.send_to_server(task);
+        Ok(true)
     }
 
     /// Queues a task at its server.
@@ -669,20 +682,20 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let member = self.engine.flights[task].worker as usize;
         if !self.engine.done(task, member) {
             // A benchmark task has a reply, but causes no load report.
-            return self.after_delay(event::REPLY, task.into());
+            return self.send_to_dispatcher(event::REPLY, task.into());
         }
         let queue = self.engine.tasks_at(member);
         let dispatcher = self.sides[member].on_done(queue, &mut self.members);
         self.knowledge.on_departure(self.engine.now, member as u16, queue);
         self.send_report(self.engine.flights[task].route, member as u16, false);
         let queue = self.engine.flights[task].left_at_worker;
-        self.after_delay(event::REPLY, task.into())?;
+        self.send_to_dispatcher(event::REPLY, task.into())?;
         if let Some(dispatcher) = dispatcher {
             // Under `Notify::Always` the policy counts the messages of its paper instead, in its view's picks.
             self.engine.messages += u64::from(self.notify != Notify::Always);
             // Dispatcher, server and queue length, from the high bits on.
             let argument = (dispatcher as u64) << 32 | (member as u64) << 16 | u64::from(queue);
-            self.after_delay(event::REPORT, argument)?;
+            self.send_to_dispatcher(event::REPORT, argument)?;
         }
         Ok(())
     }
@@ -691,24 +704,24 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// for dispatchers that send probes as messages.
     #[inline]
     fn reply(&mut self, task: u32) -> Result<(), D::Error> {
-        let flight = self.engine.flights[task];
+        let SimTask { number, service, worker, class, left_at_worker, route, .. } =
+            self.engine.flights[task];
         self.engine.flights.remove(task);
-        let index = usize::from(flight.route);
-        let (member, load) = (Member(flight.worker as u16), Load::tasks(flight.left_at_worker));
+        let index = usize::from(route);
+        let (member, load) = (Member(worker as u16), Load::tasks(left_at_worker));
         if self.notify == Notify::Reply && !self.dispatchers.sends_probes() {
-            let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
+            let service_ns = service as f64 / UNIT_TICKS * self.unit_ns
                 / self.engine.workers[member.index()].speed;
-            let decision = (flight.number != BENCHMARK).then(|| DecisionNumber::of(flight.number));
-            let class = flight.class;
+            let decision = (number != BENCHMARK).then(|| DecisionNumber::of(number));
             let report = Report { member, load, service_ns: service_ns as u32, class, decision };
             self.receive_reports();
-            self.tick(index)?;
+            self.tick(index, self.now_ns())?;
             self.dispatchers.reply(index, &report)?;
         } else {
             let report = Report::new(member, load, 0);
-            self.dispatchers.answered(index, self.now_ns(), flight.number, &report)?;
+            self.dispatchers.answered(index, self.now_ns(), number, &report)?;
         }
-        self.engine.answered += u64::from(flight.number != BENCHMARK);
+        self.engine.answered += u64::from(number != BENCHMARK);
         self.release()
     }
 
@@ -757,7 +770,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// not count. Also gives each dispatcher a tick, for policies with timers.
     fn sample(&mut self) -> Result<(), D::Error> {
         self.receive_reports();
-        (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
+        let now_ns = self.now_ns();
+        (0..self.config.dispatchers).try_for_each(|index| self.tick(index, now_ns))?;
         let servers = self.engine.workers.len();
         let queues = || (0..servers).map(|server| self.engine.tasks_at(server));
         let longest = queues().max().unwrap_or(0);
