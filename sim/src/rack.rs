@@ -121,6 +121,9 @@ impl Cores {
     /// Returns a core for a number, as a device's hash spreads flows over cores. The mixing steps are like those of
     /// SplitMix64. Different factors give independent spreads.
     fn spread(self, number: u64, factor: u64) -> usize {
+        if self.count == 1 {
+            return 0;
+        }
         let mixed = number.wrapping_add(1).wrapping_mul(factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (mixed >> 33) as usize % self.count
