@@ -1,6 +1,7 @@
 //! Build script: finds libdpdk and generates its bindings and the C code behind them. By default this is a shared
 //! object with wrappers of inline functions and a table of all called functions; the crate holds it as bytes and
-//! loads it. For static linking it is the wrappers and the list of archives.
+//! loads it. For static linking it is the wrappers and the list of archives. The functions of `events.c` are in a
+//! second shared object, so that wedjat runs without librte_eventdev.
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
@@ -49,6 +50,8 @@ const CONSTANTS: &[&str] = &[
 fn main() {
     println!("cargo::rerun-if-changed=wrapper.h");
     println!("cargo::rerun-if-changed=yardsticks.h");
+    println!("cargo::rerun-if-changed=events.h");
+    println!("cargo::rerun-if-changed=events.c");
     println!("cargo::rerun-if-env-changed=WEDJAT_DPDK_STATIC");
     let link_static = env::var_os("CARGO_FEATURE_STATIC").is_some()
         || env::var_os("WEDJAT_DPDK_STATIC").is_some_and(|value| value != "0");
@@ -63,14 +66,16 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(dpdk_static)");
     if link_static {
         println!("cargo::rustc-cfg=dpdk_static");
-        wrappers(&out, &flags).compile("wedjat_inline");
+        wrappers(&out, &flags).file("events.c").compile("wedjat_inline");
         link_archives(&library);
         for path in &library.link_paths {
             println!("cargo::rustc-link-search=native={}", path.display());
         }
     } else {
         let functions = call_by_table(&out);
-        link_shared_object(&out, &flags, &library, &functions);
+        link_table(&out, &flags, &library, &functions);
+        let events = optimized(&flags).file("events.c").compile_intermediates();
+        link_shared_object(&out.join("events.so"), &library, &events);
     }
 }
 
@@ -139,7 +144,8 @@ fn generate(out: &Path, flags: &[String]) {
         .generate_comments(false)
         .prepend_enum_name(false)
         .wrap_static_fns(true)
-        .wrap_static_fns_path(out.join("inline"));
+        .wrap_static_fns_path(out.join("inline"))
+        .allowlist_type("wedjat_event_functions");
     for pattern in FUNCTIONS {
         builder = builder.allowlist_function(pattern);
     }
@@ -156,12 +162,17 @@ fn generate(out: &Path, flags: &[String]) {
         .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
 }
 
-/// Returns the build of the wrappers. These are on the packet path, so they are optimized in every profile.
+/// Returns the build of the wrappers.
 fn wrappers(out: &Path, flags: &[String]) -> cc::Build {
-    let mut build = cc::Build::new();
+    let mut build = optimized(flags);
+    build.file(out.join("inline.c"));
     build
-        .file(out.join("inline.c"))
-        .include(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+}
+
+/// Returns a build without files. Its code is on the packet path, so it is optimized in every profile.
+fn optimized(flags: &[String]) -> cc::Build {
+    let mut build = cc::Build::new();
+    build.include(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     for flag in flags {
         build.flag(flag);
     }
@@ -236,12 +247,7 @@ fn function(declared: &syn::ForeignItemFn, index: usize) -> syn::Item {
 
 /// Links the wrappers and a table of all functions with libdpdk. The program holds the object as bytes, so it
 /// starts without libdpdk. When the object is loaded, the system finds the libraries and names missing ones.
-fn link_shared_object(
-    out: &Path,
-    flags: &[String],
-    library: &pkg_config::Library,
-    functions: &[String],
-) {
+fn link_table(out: &Path, flags: &[String], library: &pkg_config::Library, functions: &[String]) {
     let declared: String = functions.iter().map(|name| format!("void {name}(void);\n")).collect();
     let listed: String = functions.iter().map(|name| format!("\t(void *){name},\n")).collect();
     let table = format!("{declared}void *const wedjat_functions[] = {{\n{listed}}};\n");
@@ -251,10 +257,15 @@ fn link_shared_object(
         wrappers(out, flags).compile_intermediates(),
         cc::Build::new().file(source).warnings(false).pic(true).compile_intermediates(),
     ];
+    link_shared_object(&out.join("dpdk.so"), library, &objects.concat());
+}
+
+/// Links these objects with libdpdk as the shared object `path`.
+fn link_shared_object(path: &Path, library: &pkg_config::Library, objects: &[PathBuf]) {
     // `defs` and `now` report a missing function here or at load, never at its first call. `-s` drops symbols.
-    let mut link = wrappers(out, &[]).get_compiler().to_command();
+    let mut link = optimized(&[]).get_compiler().to_command();
     link.args(["-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,--as-needed", "-Wl,-s", "-o"]);
-    link.arg(out.join("dpdk.so")).args(objects.concat());
+    link.arg(path).args(objects);
     link.args(library.link_paths.iter().map(|path| format!("-L{}", path.display())));
     link.args(library.libs.iter().map(|name| format!("-l{name}")));
     match link.output() {

@@ -24,6 +24,7 @@
 #include <rte_thash.h>
 #include <rte_version.h>
 
+#include "events.h"
 #include "yardsticks.h"
 
 #if RTE_VERSION < RTE_VERSION_NUM(21, 11, 0, 0)

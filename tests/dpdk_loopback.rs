@@ -3,10 +3,12 @@
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use wedjat::io::dpdk::{
-    Device, DeviceError, DeviceOptions, Distributor, Eal, EalError, MbufPool, RssFields,
+    Device, DeviceError, DeviceOptions, Distributor, Eal, EalError, EventDevice, EventDeviceError,
+    MbufPool, RssFields,
 };
 use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::io::{Buf, Burst, Pool, Port};
@@ -49,6 +51,7 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     null(&eal, &pool);
     outlets(&eal, &pool);
     undersized_pool(&eal);
+    event_devices(&eal);
     capture(&eal, &pool);
     assert_eq!(read_frames(&sink).unwrap(), captured().collect::<Vec<_>>());
     replay(&eal, &pool);
@@ -224,6 +227,29 @@ fn undersized_pool(eal: &Eal) {
     let error = Distributor::new(eal, &small).err().unwrap().to_string();
     assert!(error.contains("needs 8 mbufs, and its pool has 4"), "{error}");
     assert_eq!(small.in_use(), 0);
+}
+
+/// Checks that the worker of an event device returns all tasks, and that an error names the package of an absent
+/// driver. A benchmark measures the round trips of eight tasks in flight.
+fn event_devices(eal: &Eal) {
+    for (name, needs_scheduler) in [("event_dsw0", false), ("event_sw0", true)] {
+        match EventDevice::new(eal, name) {
+            Ok(mut device) => {
+                assert_eq!(device.needs_scheduler(), needs_scheduler);
+                // A second measurement starts without tasks of the first. 1001 is no multiple of the depth.
+                for tasks in [1001, 1] {
+                    assert!(device.measure(tasks, || ()).unwrap() > Duration::ZERO);
+                }
+            }
+            Err(error @ EventDeviceError::Missing { .. }) => {
+                let _ = writeln!(io::stderr(), "event_devices: SKIPPED, {error}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let error = EventDevice::new(eal, "event_none3").err().unwrap().to_string();
+    assert!(error.starts_with("event_none3 is not available: "), "{error}");
+    assert!(error.ends_with("'librte-event-none*')"), "{error}");
 }
 
 /// Returns frames of different lengths and contents.

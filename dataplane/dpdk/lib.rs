@@ -107,7 +107,7 @@ pub use rss::{RssFields, Spread};
 pub use sleeper::{Sleeper, WakeReason};
 pub use stamps::{NoStamps, StampClock, Stamping};
 pub use steering::{SteeredSide, Steering};
-pub use yardsticks::{Distributor, RingPair, YardstickError};
+pub use yardsticks::{Distributor, EventDevice, EventDeviceError, RingPair, YardstickError};
 
 #[cfg(test)]
 #[path = "../../tests/timeouts/mod.rs"]

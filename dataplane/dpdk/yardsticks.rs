@@ -1,6 +1,6 @@
 //! DPDK's own ways to pass tasks to a worker core and back, for comparison with our rings.
 //!
-//! The loops are in C (`sys/yardsticks.h`), so that only DPDK's own code is measured, inlined as in its
+//! The loops are in C (`sys/yardsticks.h`, `sys/events.c`), so that only DPDK's own code is measured, inlined as in its
 //! applications.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use wedjat_core::io::Pool;
 use wedjat_sys as sys;
 
-use super::eal::{Eal, errno, error_text};
+use super::eal::{Eal, EalError, LogCapture, errno, error_text};
 use super::{Mbuf, MbufPool};
 
 /// Any NUMA node (DPDK's `SOCKET_ID_ANY`).
@@ -196,5 +196,123 @@ impl Distributor {
             // SAFETY: this thread owns the distributor.
             || unsafe { sys::wedjat_distributor_turn(distributor.as_ptr()) },
         )
+    }
+}
+
+/// Reason why an event device is not available.
+#[derive(Debug, thiserror::Error)]
+pub enum EventDeviceError {
+    /// Its driver, or the library of event devices, is not installed.
+    #[error(
+        "{device} is not available: {reason}; install its driver (Debian, Ubuntu: apt-get install 'librte-{package}*')"
+    )]
+    Missing {
+        /// Name of the device.
+        device: String,
+        /// Error of the system, or of EAL.
+        reason: String,
+        /// Package of the driver, without prefix and version.
+        package: String,
+    },
+    /// The device refuses its settings.
+    #[error("{device} does not start: {reason}; give EAL more memory (-m MEGABYTES)")]
+    Start {
+        /// Name of the device.
+        device: String,
+        /// DPDK's error.
+        reason: String,
+    },
+}
+
+impl EventDeviceError {
+    /// Creates the error for the device `device` without a driver. The package has the name of the driver: the device's
+    /// without its number.
+    fn missing(device: &str, reason: String) -> Self {
+        let driver = device.trim_end_matches(|c: char| c.is_ascii_digit());
+        Self::Missing { device: device.to_owned(), reason, package: driver.replace('_', "-") }
+    }
+}
+
+/// An event device of DPDK with one dispatcher and one worker. A task is an event: it passes through a queue of the
+/// device to the worker, and through another one back. Its type is parallel, so any worker may take it.
+pub struct EventDevice {
+    /// The device, in C.
+    device: sys::wedjat_event_device,
+    /// Loop of the dispatcher.
+    drive: unsafe extern "C" fn(*const sys::wedjat_event_device, u32, u64),
+    /// Loop of the worker.
+    serve: unsafe extern "C" fn(*const sys::wedjat_event_device, *const u8),
+    /// Stops and closes the device.
+    close: unsafe extern "C" fn(*const sys::wedjat_event_device),
+    /// EAL, which runs as long as the device.
+    eal: Eal,
+}
+
+impl EventDevice {
+    /// Creates and starts the event device `device`, such as `event_dsw0`. EAL keeps its name until the process ends.
+    ///
+    /// # Errors
+    /// If the driver or the library of event devices is not installed, or the device does not start.
+    pub fn new(eal: &Eal, device: &str) -> Result<Self, EventDeviceError> {
+        let missing = |reason| EventDeviceError::missing(device, reason);
+        let functions = sys::event_functions().map_err(missing)?;
+        let (Some(start), Some(drive), Some(serve), Some(close)) =
+            (functions.start, functions.drive, functions.serve, functions.close)
+        else {
+            return Err(missing("DPDK was built without event devices".to_owned()));
+        };
+        let name = CString::new(device).unwrap_or_default();
+        let log = LogCapture::start(); // EAL's messages, for an error
+        // SAFETY: the name is a C string, which EAL copies.
+        let probed = unsafe { sys::rte_dev_probe(name.as_ptr()) };
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
+        if probed != 0 {
+            // The first message is the cause.
+            let cause = log_text.lines().next().map(str::to_owned);
+            return Err(missing(cause.unwrap_or_else(|| error_text(probed))));
+        }
+        let mut started = sys::wedjat_event_device::default();
+        // SAFETY: the name is a C string and the second pointer is valid, both during the call. EAL runs.
+        let error = unsafe { start(name.as_ptr(), &mut started) };
+        if error != 0 {
+            let (device, reason) = (device.to_owned(), error_text(error));
+            return Err(EventDeviceError::Start { device, reason });
+        }
+        Ok(Self { device: started, drive, serve, close, eal: eal.clone() })
+    }
+
+    /// Returns true if the dispatcher also runs the device's scheduler, between its bursts. Otherwise each thread
+    /// schedules the events that it sends.
+    pub fn needs_scheduler(&self) -> bool {
+        self.device.needs_scheduler != 0
+    }
+
+    /// Returns the time of `tasks` round trips with eight tasks in flight. `prepare` runs on the worker's thread.
+    ///
+    /// # Errors
+    /// If EAL cannot register this thread, as a scheduler requires.
+    pub fn measure(
+        &mut self,
+        tasks: u64,
+        prepare: impl FnOnce() + Send,
+    ) -> Result<Duration, EalError> {
+        let _lcore = self.eal.register_thread()?;
+        let (device, drive, serve) = (&self.device, self.drive, self.serve);
+        Ok(measure(
+            prepare,
+            // SAFETY: the device runs as long as `self`, this thread is the only one at the worker's port, and the flag
+            // outlives it.
+            |stop| unsafe { serve(device, stop) },
+            // SAFETY: as above for the dispatcher's port, since `self` is mutably borrowed. EAL knows this thread.
+            || unsafe { drive(device, DEPTH_MAX as u32, tasks) },
+            std::hint::spin_loop,
+        ))
+    }
+}
+
+impl Drop for EventDevice {
+    fn drop(&mut self) {
+        // SAFETY: `new` started the device, and no thread uses it any more.
+        unsafe { (self.close)(&self.device) }
     }
 }

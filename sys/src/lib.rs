@@ -35,7 +35,7 @@ mod object;
 #[cfg(not(dpdk_static))]
 use object::FUNCTIONS;
 #[cfg(not(dpdk_static))]
-pub use object::load;
+pub use object::{event_functions, load};
 
 /// Does nothing: the program contains the library.
 ///
@@ -44,4 +44,18 @@ pub use object::load;
 #[cfg(dpdk_static)]
 pub fn load() -> Result<(), String> {
     Ok(())
+}
+
+/// Returns the functions of `events.c`, which the program contains.
+///
+/// # Errors
+/// Never fails.
+#[cfg(dpdk_static)]
+pub fn event_functions() -> Result<&'static wedjat_event_functions, String> {
+    unsafe extern "C" {
+        #[link_name = "wedjat_event_functions"]
+        static FUNCTIONS: wedjat_event_functions;
+    }
+    // SAFETY: `events.c` defines this constant, with the type from the same header.
+    Ok(unsafe { &FUNCTIONS })
 }

@@ -50,7 +50,8 @@ fn loaded_agent_reports_central_queue_measurements() {
     for figure in &figures {
         let mut keys: Vec<_> = figure.as_object().unwrap().keys().collect();
         keys.sort_unstable();
-        assert_eq!(keys, ["against", "name", "ratio", "samples", "unit", "value"], "{figure}");
+        let expected = ["against", "name", "note", "ratio", "samples", "unit", "value"];
+        assert_eq!(keys, expected, "{figure}");
     }
     // Value of a figure by its name. `None` for an infinite one: tasks due in a stall of the machine may never be
     // answered.
@@ -73,6 +74,31 @@ fn loaded_agent_reports_central_queue_measurements() {
     assert!(excluded == 0.0 || share < 100.0, "{excluded} tasks excluded with no slice");
     assert!(figure("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
     assert!(value("excluded_tasks") == 0.0 || value("longest_pause") > 0.0);
+}
+
+// promise: speed.2
+#[test]
+fn event_devices_have_samples_or_a_reason() {
+    let name = "event_devices_have_samples_or_a_reason";
+    let Some(figures) = figures(name, &["--load-seconds", "0", "--kills", "0"]) else { return };
+    // Only sw needs a scheduler, which the dispatcher runs.
+    for (name, package, note) in [
+        ("event_dsw0_burst_depth_8", "librte-event-dsw", None),
+        ("event_sw0_burst_depth_8", "librte-event-sw", Some("scheduler")),
+    ] {
+        let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
+        match figure["value"].as_f64() {
+            Some(value) => {
+                assert!(value > 0.0 && figure["ratio"].as_f64().unwrap() > 0.0, "{figure}");
+                assert_eq!(figure["against"], "hand_over_depth_8_burst_8");
+                assert_eq!(figure["samples"].as_array().unwrap().len(), 1, "{figure}");
+                let has_note =
+                    figure["note"].as_str().map(|text| text.contains(note.unwrap_or("-")));
+                assert_eq!(has_note, note.map(|_| true), "{figure}");
+            }
+            None => assert!(figure["note"].as_str().unwrap().contains(package), "{figure}"),
+        }
+    }
 }
 
 // promise: speed.2

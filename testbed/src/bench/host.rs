@@ -1,11 +1,15 @@
 //! Benchmark of the hand-over: cost of sending a task to a worker core and receiving the credit. The credit is
-//! the worker's notice of room for one more task. DPDK's own mechanisms are measured in the same run. An agent is the
-//! process of a worker host that gives tasks to the worker cores in this way.
+//! the worker's notice of room for one more task. DPDK's own mechanisms are measured in the same run: rings, the
+//! distributor, and the event devices dsw and sw. An agent is the process of a worker host that gives tasks to the
+//! worker cores in this way.
 //!
 //! It uses two cores. This thread dispatches on the first, one worker thread replies on the second. The
 //! subjects (measured mechanisms) take turns, so that a slow phase of the machine slows all of them. A result is
 //! the median of the rounds; a ratio is the median of the rounds' ratios. The benchmark also measures the round
 //! trip of a cache line between the two cores, the basis of all other costs.
+//!
+//! The event device sw needs a core for its scheduler. With two cores the dispatcher runs it between its bursts, like
+//! the scheduler of the distributor. The threads of dsw schedule the events that they send.
 //!
 //! Two more parts follow: an agent under load (`loaded`), and workers killed under load (`killed`).
 
@@ -20,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use wedjat::io::dpdk::{Distributor, Eal, MbufPool, RingPair};
+use wedjat::io::dpdk::{Distributor, Eal, EventDevice, EventDeviceError, MbufPool, RingPair};
 use wedjat::policy::{Core, Dispatcher, Overflow};
 use wedjat::ring::{Channel, Notice, Outcome, TaskIds, WorkerEnd, WorkerIdentity, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
@@ -33,6 +37,9 @@ use loaded::{LoadedResults, Loops};
 const WORKERS: u16 = 16;
 /// Maximum number of tasks at each of these workers.
 const BOUND: usize = 8;
+/// DPDK's event devices that are measured, with the names of their results. They are software, so they need no hardware.
+const EVENT_DEVICES: [(&str, &str); 2] =
+    [("event_dsw0", "event_dsw0_burst_depth_8"), ("event_sw0", "event_sw0_burst_depth_8")];
 
 /// Arguments of `bench-host`.
 #[derive(Args, Clone, Debug)]
@@ -70,6 +77,8 @@ pub struct Figure {
     pub against: Option<&'static str>,
     /// All measurements, in order of the rounds or runs.
     pub samples: Vec<f64>,
+    /// Condition that the name does not state, or the reason why there are no samples.
+    pub note: Option<String>,
 }
 
 /// Reason why there are no figures.
@@ -289,7 +298,7 @@ impl Samples {
     /// Builds the figure of the median, without a reference.
     fn figure(self, name: &'static str, unit: &'static str) -> Figure {
         let value = median(self.0.clone());
-        Figure { name, value, unit, ratio: None, against: None, samples: self.0 }
+        Figure { name, value, unit, ratio: None, against: None, samples: self.0, note: None }
     }
 
     /// Builds the figure with its ratio to a reference that was measured in the same rounds.
@@ -298,6 +307,47 @@ impl Samples {
             self.0.iter().zip(&reference.samples).map(|(value, base)| value / base).collect();
         let ratio = Some(median(ratios));
         Figure { ratio, against: Some(reference.name), ..self.figure(name, reference.unit) }
+    }
+}
+
+/// An event device as a subject.
+struct EventSubject {
+    /// Name of its result.
+    name: &'static str,
+    /// The device, or the reason why it is not available.
+    device: Result<EventDevice, EventDeviceError>,
+    /// Its measurements.
+    samples: Samples,
+}
+
+impl EventSubject {
+    /// Creates the device `device`, whose result has the name `name`.
+    fn new(eal: &Eal, (device, name): (&str, &'static str)) -> Self {
+        Self { name, device: EventDevice::new(eal, device), samples: Samples::default() }
+    }
+
+    /// Takes one measurement. Does nothing without the device.
+    fn measure(&mut self, worker_cpu: usize, tasks: u64) -> Result<(), Failure> {
+        if let Ok(device) = &mut self.device {
+            let elapsed = device.measure(tasks, || pin(worker_cpu))?;
+            self.samples.0.push(nanoseconds_each(elapsed, tasks));
+        }
+        Ok(())
+    }
+
+    /// Builds the figure, with its ratio to a reference that was measured in the same rounds.
+    fn against(self, reference: &Figure) -> Figure {
+        match self.device {
+            Ok(device) => {
+                let note = "the dispatcher's core also runs the device's scheduler";
+                let note = device.needs_scheduler().then(|| note.to_owned());
+                Figure { note, ..self.samples.against(self.name, reference) }
+            }
+            Err(error) => {
+                let note = Some(error.to_string());
+                Figure { note, ..self.samples.figure(self.name, reference.unit) }
+            }
+        }
     }
 }
 
@@ -311,6 +361,7 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
     let mut rings = RingPair::new(&eal)?;
     let mut distributor = Distributor::new(&eal, &pool)?;
+    let mut events = EVENT_DEVICES.map(|names| EventSubject::new(&eal, names));
     pin(dispatcher_cpu);
 
     // Each round measures all subjects once.
@@ -327,18 +378,23 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         depth_eight.0.push(hand_over_ns(worker_cpu, 8, 8, tasks)?);
         rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, pin_worker), tasks));
         distributed.0.push(nanoseconds_each(distributor.measure(tasks, pin_worker), tasks));
+        events.iter_mut().try_for_each(|events| events.measure(worker_cpu, tasks))?;
         dispatched.0.push(dispatched_mtps(worker_cpu, tasks)?);
     }
     let [trip, depth_two, rings_two, depth_eight, rings_eight, distributed, dispatched] = samples;
     let rings_two = rings_two.figure("rte_ring_pair_depth_2", "ns a task");
     let rings_eight = rings_eight.figure("rte_ring_pair_depth_8", "ns a task");
     let distributed = distributed.figure("rte_distributor_burst_depth_8", "ns a task");
+    let depth_eight = depth_eight.against("hand_over_depth_8_burst_8", &distributed);
+    let [dsw, sw] = events.map(|events| events.against(&depth_eight));
     let mut figures = vec![
         trip.figure("cache_line_round_trip", "cycles"),
         depth_two.against("hand_over_depth_2", &rings_two),
         rings_two,
-        depth_eight.against("hand_over_depth_8_burst_8", &distributed),
+        depth_eight,
         distributed,
+        dsw,
+        sw,
         rings_eight,
         dispatched.figure("dispatcher_16_workers", "million tasks a second"),
     ];
@@ -461,18 +517,21 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
 
 /// Writes a figure as one line.
 fn line(figure: &Figure, out: &mut impl Write) -> io::Result<()> {
+    let note = figure.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
     if figure.value.is_nan() {
-        return writeln!(out, "{:32} no valid sample", figure.name);
+        return writeln!(out, "{:32} no valid sample{note}", figure.name);
     }
     write!(out, "{:32} {:9.2} {}", figure.name, figure.value, figure.unit)?;
     if let (Some(ratio), Some(against)) = (figure.ratio, figure.against) {
         write!(out, ", {ratio:.2} x {against}")?;
     }
-    writeln!(out)
+    writeln!(out, "{note}")
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -482,6 +541,41 @@ mod tests {
         // The rounds' ratios are 0.5, 0.25 and 0.125.
         assert_eq!((own.value, own.ratio, own.against), (5.0, Some(0.25), Some("other")));
         assert_eq!((own.unit, other.value), ("ns", 20.0));
+    }
+
+    /// Returns the line of a figure.
+    fn text(figure: &Figure) -> String {
+        let mut text = Vec::new();
+        line(figure, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn absent_event_device_names_its_package() {
+        let (device, reason) = ("event_dsw0".to_owned(), "no such driver".to_owned());
+        let error = EventDeviceError::Missing { device, reason, package: "event-dsw".to_owned() };
+        let samples = Samples::default();
+        let subject =
+            EventSubject { name: "event_dsw0_burst_depth_8", device: Err(error), samples };
+        let figure = subject.against(&Samples(vec![90.0]).figure("hand_over", "ns a task"));
+        assert_eq!(
+            text(&figure),
+            "event_dsw0_burst_depth_8         no valid sample; event_dsw0 is not available: no such driver; \
+             install its driver (Debian, Ubuntu: apt-get install 'librte-event-dsw*')\n"
+        );
+        let json = serde_json::to_value(&figure).unwrap();
+        assert_eq!((&json["value"], &json["ratio"]), (&Value::Null, &Value::Null));
+        assert!(json["note"].as_str().unwrap().contains("librte-event-dsw"), "{json}");
+    }
+
+    #[test]
+    fn note_ends_the_line_of_a_figure() {
+        let figure = Samples(vec![500.0]).figure("event_sw0_burst_depth_8", "ns a task");
+        let figure = Figure { note: Some("a scheduler runs".to_owned()), ..figure };
+        assert_eq!(
+            text(&figure),
+            "event_sw0_burst_depth_8             500.00 ns a task; a scheduler runs\n"
+        );
     }
 
     /// Both measurements return only after all tasks are answered.
