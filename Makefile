@@ -94,7 +94,7 @@ bench-sockets: ## compare the leaf on AF_PACKET with nginx's balancing of UDP, o
 	$(CARGO) build --locked --release -p wedjat
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench-sockets.py --bin "$$target/release" $(BENCH)
 
-bench-host: ## what handing a task to a worker core costs, beside DPDK's rings and distributor; two cores
+bench-host: ## what handing a task to a worker core costs, beside DPDK's rings, distributor and event devices; two cores
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-host $(BENCH)
