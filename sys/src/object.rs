@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::sync::OnceLock;
 
 use super::{COUNT, wedjat_event_functions};
@@ -87,6 +87,8 @@ fn open(object: &[u8], symbol: &CStr) -> Result<*const c_void, String> {
     if address.is_null() {
         return Err(reason());
     }
+    // The descriptor stays open. The loader finds a loaded object by its path, which must not name another one later.
+    let _ = file.into_raw_fd();
     Ok(address.cast_const())
 }
 
