@@ -150,7 +150,7 @@ impl Template {
     #[inline]
     #[must_use]
     pub fn len_for(&self, size: u16) -> usize {
-        usize::from(size).clamp(self.len_min, self.bytes.len())
+        usize::from(size).max(self.len_min).min(self.bytes.len())
     }
 
     /// Returns the number of bytes after the task header and its extension in the longest frame, padding included. A
@@ -166,14 +166,10 @@ impl Template {
         let port = self.first_port.wrapping_add(self.flow);
         self.flow = if self.flow + 1 == self.flows { 0 } else { self.flow + 1 };
         const IP: usize = ipv4::LEN;
-        let padding = match self.is_common {
+        match self.is_common {
             true => self.fill::<IP, { extended(IP) }>(frame, port, task),
             false if self.is_v6 => return self.write_v6(frame, port, task),
             false => self.fill::<IP, { short(IP) }>(frame, port, task),
-        };
-        // The buffer may hold the padding of an earlier frame. The test avoids a call of memset for none.
-        if !padding.is_empty() {
-            padding.fill(0);
         }
         if frame.len() < self.bytes.len() {
             shorten(frame, (self.bytes.len() - frame.len()) as u16);
@@ -184,29 +180,23 @@ impl Template {
     #[inline(never)]
     fn write_v6(&self, frame: &mut [u8], port: u16, task: Task) {
         const IP: usize = ipv6::LEN;
-        let padding = match self.extended {
+        match self.extended {
             true => self.fill::<IP, { extended(IP) }>(frame, port, task),
             false => self.fill::<IP, { short(IP) }>(frame, port, task),
-        };
-        padding.fill(0);
+        }
         if frame.len() < self.bytes.len() {
             shorten_v6(frame, (self.bytes.len() - frame.len()) as u16);
         }
     }
 
-    /// Copies the first `LEN` bytes of the template, which precede the padding, writes all fields, and returns the
+    /// Copies the first `LEN` bytes of the template, which precede the padding, writes all fields, and zeroes the
     /// padding. `IP` is the length of the IP header. Both are constants, so that no bounds are checked.
     #[inline(always)]
-    fn fill<'a, const IP: usize, const LEN: usize>(
-        &self,
-        frame: &'a mut [u8],
-        port: u16,
-        task: Task,
-    ) -> &'a mut [u8] {
+    fn fill<const IP: usize, const LEN: usize>(&self, frame: &mut [u8], port: u16, task: Task) {
         let (Some(bytes), Some((frame, padding))) =
             (self.bytes.first_chunk::<LEN>(), frame.split_first_chunk_mut::<LEN>())
         else {
-            return &mut []; // not a frame of this template
+            return; // not a frame of this template
         };
         *frame = *bytes;
         let work = task.work(self.app);
@@ -214,23 +204,25 @@ impl Template {
         put(frame, segment(IP), port.to_be_bytes());
         put(frame, payload + SEQ, (task.seq as u16).to_be_bytes());
         put(frame, LEN - payload::LEN, work.bytes());
-        // All fields except the port are at odd offsets: each straddles two words of the checksum. Their sum
-        // changes the checksum as if it were one such field.
-        // The sum of a number's halves is the same in the ones' complement arithmetic of the checksum.
-        let halves = |number: u64| (number >> 32) + (number & u64::from(u32::MAX));
-        let mut odd = halves(work.seed) + u64::from(work.service_ns);
-        odd += u64::from(work.operation) + u64::from(task.seq as u16);
+        // All fields except the port are at odd offsets.
+        let mut delta = ChecksumDelta::default()
+            .word(0, port)
+            .straddling_word(0, task.seq as u16)
+            .straddling_double_word(0, work.service_ns)
+            .straddling_word(0, work.operation)
+            .straddling_double_word(0, (work.seed >> 32) as u32)
+            .straddling_double_word(0, work.seed as u32);
         // The constant lengths differ only by the extension.
         if LEN == extended(IP) {
             put(frame, payload + SEQ32, task.seq.to_be_bytes());
             put(frame, payload + CLASS, task.class.to_be_bytes());
-            odd += u64::from(task.seq) + u64::from(task.class);
+            delta = delta.straddling_double_word(0, task.seq).straddling_word(0, task.class);
         }
-        // Folds the carries until the sum fits into 32 bits.
-        let odd = halves(halves(odd)) as u32;
-        let delta = ChecksumDelta::default().word(0, port).straddling_double_word(0, odd);
         udp::update_checksum(&mut frame[segment(IP)..], delta);
-        padding
+        // The buffer may hold the padding of an earlier frame. The test avoids a call of memset for none.
+        if !padding.is_empty() {
+            padding.fill(0);
+        }
     }
 }
 

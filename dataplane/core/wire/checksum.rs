@@ -158,18 +158,19 @@ impl ChecksumDelta {
         Self(words.fold(self.0, |sum, word| sum + u64::from(!u32::from_ne_bytes(*word))))
     }
 
-    /// Replaces a 16-bit field at an odd offset: its bytes are in two words, on opposite sides.
+    /// Replaces a 16-bit field at an odd offset: its bytes are in two words, on opposite sides. The swap of these sides
+    /// and that to memory order cancel out on a little-endian CPU.
     #[inline]
     #[must_use]
     pub const fn straddling_word(self, old: u16, new: u16) -> Self {
-        Self(self.0 + (((!old).to_be() as u64 + new.to_be() as u64) << 8))
+        Self(self.0 + (!old).to_le() as u64 + new.to_le() as u64)
     }
 
     /// Replaces 32 bits at an odd offset: their bytes are in three words, on opposite sides.
     #[inline]
     #[must_use]
     pub const fn straddling_double_word(self, old: u32, new: u32) -> Self {
-        Self(self.0 + (((!old).to_be() as u64 + new.to_be() as u64) << 8))
+        Self(self.0 + (!old).to_le() as u64 + new.to_le() as u64)
     }
 
     /// Returns the updated checksum, RFC 1624 eq. 3: HC' = ~(~HC + ~m + m').
