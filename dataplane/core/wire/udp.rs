@@ -333,6 +333,7 @@ fn put_checksum(segment: &mut [u8], pseudo: PartialChecksum) {
 
 /// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram with its UDP header at `at`.
 /// Resets the time to live (IPv6: hop limit), because the packet is new.
+#[inline]
 pub fn swap_endpoints(frame: &mut [u8], at: usize) {
     ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
     match ether::ether_type(frame) {
