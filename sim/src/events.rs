@@ -68,8 +68,8 @@ pub struct Events {
     heap: Vec<u128>,
     /// Number of keys in the heap.
     len: usize,
-    /// True if [`Events::pop`] has returned the root, which is still in the heap. Most events lead to another one. It
-    /// then replaces the root, and the last key stays where it is.
+    /// True if [`Events::pop`] has returned the root, which is still in the heap. The handler of most events adds an
+    /// event. Its key then replaces the root, and the last key keeps its index.
     is_root_vacant: bool,
     /// Keys in ascending order, of events after a constant delay.
     queue: VecDeque<u128>,
