@@ -241,7 +241,9 @@ fn event_devices(eal: &Eal) {
                     assert!(device.measure(tasks, || ()).unwrap() > Duration::ZERO);
                 }
             }
-            Err(error @ EventDeviceError::Missing { .. }) => {
+            Err(
+                error @ (EventDeviceError::Missing { .. } | EventDeviceError::Unsupported { .. }),
+            ) => {
                 let _ = writeln!(io::stderr(), "event_devices: SKIPPED, {error}");
             }
             Err(error) => panic!("{error}"),
@@ -249,7 +251,8 @@ fn event_devices(eal: &Eal) {
     }
     let error = EventDevice::new(eal, "event_none3").err().unwrap().to_string();
     assert!(error.starts_with("event_none3 is not available: "), "{error}");
-    assert!(error.ends_with("'librte-event-none*')"), "{error}");
+    let is_unsupported = error.contains("without event devices");
+    assert!(is_unsupported || error.ends_with("'librte-event-none*')"), "{error}");
 }
 
 /// Returns frames of different lengths and contents.

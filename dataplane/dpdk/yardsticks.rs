@@ -214,6 +214,14 @@ pub enum EventDeviceError {
         /// Package of the driver, without prefix and version.
         package: String,
     },
+    /// DPDK was built without event devices.
+    #[error(
+        "{device} is not available: DPDK was built without event devices; use a DPDK with them"
+    )]
+    Unsupported {
+        /// Name of the device.
+        device: String,
+    },
     /// The device refuses its settings.
     #[error("{device} does not start: {reason}; give EAL more memory (-m MEGABYTES)")]
     Start {
@@ -259,7 +267,7 @@ impl EventDevice {
         let (Some(start), Some(drive), Some(serve), Some(close)) =
             (functions.start, functions.drive, functions.serve, functions.close)
         else {
-            return Err(missing("DPDK was built without event devices".to_owned()));
+            return Err(EventDeviceError::Unsupported { device: device.to_owned() });
         };
         let name = CString::new(device).unwrap_or_default();
         let log = LogCapture::start(); // EAL's messages, for an error
