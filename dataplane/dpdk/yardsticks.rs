@@ -223,7 +223,7 @@ pub enum EventDeviceError {
         device: String,
     },
     /// The device refuses its settings.
-    #[error("{device} does not start: {reason}; give EAL more memory (-m MEGABYTES)")]
+    #[error("{device} does not start: {reason}")]
     Start {
         /// Name of the device.
         device: String,
