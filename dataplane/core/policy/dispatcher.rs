@@ -519,7 +519,7 @@ impl Dispatcher {
 
     /// Returns true if no task waits in another lane than the first. This is usual without classes.
     #[inline]
-    fn has_only_first_lane(&self) -> bool {
+    pub(crate) fn has_only_first_lane(&self) -> bool {
         self.backlog.of_lane[0] as usize == self.backlog.waiting
     }
 

@@ -630,6 +630,7 @@ impl Stages {
         dispatcher.holds_tasks()
             && !dispatcher.sends_probes()
             && !dispatcher.has_classes()
+            && dispatcher.has_only_first_lane() // a former policy may have had classes
             && !self.is_linked(pool)
             && self.network.pool_id(pool).is_some()
     }

@@ -226,6 +226,29 @@ fn unqueued_policy_schedules_all_waiting_tasks() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
+#[test]
+fn policy_without_classes_keeps_order_of_arrival() {
+    let mut rig = holding("jbsq(k=1, boost=1)");
+    send_tasks(&mut rig, 0..8);
+    tasks_out(&mut rig);
+    // Tasks 8 and 9 have class 2, so they wait in another lane than tasks 10 and 11.
+    for seq in 8..10 {
+        let header = Header { extended: true, ..Header::new_task(7, seq) };
+        assert!(rig.through(CLIENTS, &task_of(header), WORKERS).is_empty());
+    }
+    rig.set_policy("jbsq(k=1)");
+    rig.wait(1_000_000);
+    send_tasks(&mut rig, 10..12);
+    assert_held_packets(&rig, 4);
+    for seq in 8..12 {
+        send_reply(&mut rig, 10);
+        assert_eq!(tasks_out(&mut rig), [(10, seq)]);
+    }
+    assert_held_packets(&rig, 0);
+    rig.assert_accounted();
+}
+
 #[test]
 fn pool_can_gain_a_queue() {
     let mut rig = holding("random");
