@@ -1202,7 +1202,8 @@ impl Forwarder {
             // The driver creates its regions and rings.
             Ok(MessageKind::Hello) => relay.barrier.send_and_settle(|| message.send(&driver, None)),
             Ok(MessageKind::Connected) => {
-                // The driver masks the interrupts of all rings at this message. A core may unmask them only afterwards.
+                // At this message the driver masks the interrupts of the rings that it reads. A core may unmask them only
+                // afterwards.
                 relay.barrier.send_and_settle(|| message.send(&driver, None));
                 relay.note_connection(id, Some(announced.interrupts()));
                 self.connected.insert(id);

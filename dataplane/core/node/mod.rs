@@ -125,7 +125,7 @@ impl<C> Commands<C> {
 
 /// Number of waiting tasks between the one that leaves and the one that is prefetched.
 const PREFETCH_QUEUED: usize = 3;
-/// Number of network tables of a task that the fast path did not recognise.
+/// Version of the network's tables for a task that the fast path did not recognise.
 const NO_TABLES: u32 = 0;
 
 /// Storage of the packets that wait.
@@ -174,7 +174,7 @@ struct QueuedTask<T> {
     packet: T,
     /// Index of the receiving port.
     port: u8,
-    /// Number of the network's tables ([`Node::tables`]) by which the fast path recognised it, else [`NO_TABLES`].
+    /// Version of the network's tables ([`Node::tables`]) by which the fast path recognised it, else [`NO_TABLES`].
     tables: u32,
     /// Time of its arrival in ticks.
     since: u64,
@@ -220,7 +220,7 @@ pub struct Node<T> {
     commands: Commands,
     /// Due checks of the waiting packets.
     review: Review,
-    /// Number of the network's tables: grows with each update.
+    /// Version of the network's tables: grows with each update.
     tables: u32,
     /// Ticks of the clock, and the intervals of periodic work.
     timing: Timing,
@@ -325,7 +325,7 @@ impl<T> Node<T> {
         self.append(packet, place, self.tables, now)
     }
 
-    /// Appends a task that the fast path recognised by these tables.
+    /// Appends a task. `tables` is the version of the tables by which the fast path recognised it, else [`NO_TABLES`].
     #[inline]
     fn append(&mut self, packet: T, place: QueuePlace, tables: u32, now: u64) -> Result<(), T> {
         let QueuePlace { pool, lane, port } = place;
@@ -600,9 +600,10 @@ impl<T> Node<T> {
 }
 
 impl<B: Buf> Node<B> {
-    /// Releases up to `most` tasks from the front of a pool's queue that one port received and the fast path recognised:
-    /// picks workers for all of them, then rewrites their packets. Returns the port and the packets, whose verdicts it
-    /// writes; `None` if there are none. [`Node::next_released`] then handles the first task that waits.
+    /// Releases up to `most` tasks from the front of a pool's queue. One port received them, and the fast path recognised
+    /// them by the current tables. Picks workers for all of them, then rewrites their packets. Returns the port and the
+    /// packets, whose verdicts it writes; `None` if there are none. The caller then continues with
+    /// [`Node::next_released`], which releases all other packets.
     ///
     /// # Panics
     /// If `most` is above [`BURST`].

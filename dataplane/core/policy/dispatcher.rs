@@ -427,8 +427,8 @@ impl Dispatcher {
         picks: Picks<'_>,
         mut reclaim: impl FnMut() -> Option<Member>,
     ) -> usize {
-        // Most policies read the number of waiting tasks before each pick. With several cores, each pick may depend on the
-        // first task that still waits.
+        // `eft` reads the number of waiting tasks before each pick; a central queue does not. With several cores, each pick
+        // may depend on the first task that still waits.
         let is_alone = self.view.pool_exchange().is_none();
         let is_central = matches!(self.policy, AnyPolicy::Bounded(_));
         let step = if is_alone && is_central { picks.len() } else { 1 };
