@@ -617,21 +617,42 @@ impl<B: Buf> Node<B> {
         if !self.is_review_due() || self.review.neighbours {
             return None;
         }
-        let waits = |&pool: &usize| self.stages.dispatcher(pool).is_some_and(|it| it.waiting() > 0);
-        let pool = (self.review.pool..self.stages.network().pools()).find(waits)?;
-        if pool != self.review.pool {
-            self.review = Review { pool, blocked: Lanes::NONE, ..self.review };
-        }
-        let first = self.queues[pool][Lane::FIRST.index()].first()?;
-        let &QueuedTask { port, tables, .. } = self.tasks.get(first)?;
-        let may_go = tables == self.tables && self.review.blocked == Lanes::NONE;
-        if !may_go || !self.stages.releases_runs(pool) {
-            return None;
-        }
         if self.stages.has_peers() {
             self.note_time(now); // the cores' shared order of waiting tasks depends on it
         }
+        // A pool without a free worker lets the next one go.
+        loop {
+            let waits =
+                |&pool: &usize| self.stages.dispatcher(pool).is_some_and(|it| it.waiting() > 0);
+            let pool = (self.review.pool..self.stages.network().pools()).find(waits)?;
+            if pool != self.review.pool {
+                self.review = Review { pool, blocked: Lanes::NONE, ..self.review };
+            }
+            let first = self.queues[pool][Lane::FIRST.index()].first()?;
+            let &QueuedTask { port, tables, .. } = self.tasks.get(first)?;
+            let may_go = tables == self.tables && self.review.blocked == Lanes::NONE;
+            if !may_go || !self.stages.releases_runs(pool) {
+                return None;
+            }
+            let (port, burst) = (usize::from(port), self.take_run(pool, now, most, verdicts)?);
+            if !burst.is_empty() {
+                return Some((port, burst));
+            }
+        }
+    }
+
+    /// Releases a run from the front of this pool's queue, as [`Node::release_run`] does. If a task of it finds no worker,
+    /// the next pool is due.
+    #[inline]
+    fn take_run(
+        &mut self,
+        pool: usize,
+        now: u64,
+        most: usize,
+        verdicts: &mut [Verdict; BURST],
+    ) -> Option<Burst<B>> {
         let queue = &mut self.queues[pool][Lane::FIRST.index()];
+        let &QueuedTask { port, tables, .. } = self.tasks.get(queue.first()?)?;
         let (mut burst, mut arrivals) = (Burst::new(), ArrayVec::<u64, BURST>::new());
         while burst.len() < most {
             let next = queue.first().and_then(|slot| self.tasks.get(slot));
@@ -657,9 +678,9 @@ impl<B: Buf> Node<B> {
         for equal in arrivals.chunk_by(|one, other| one == other) {
             view.note_waits(self.timing.to_ns(now.saturating_sub(equal[0])), equal.len() as u64);
         }
-        let port = usize::from(port);
-        self.stages.send_waiting((port, pool), &mut burst, &mut picks[..released], verdicts);
-        (!burst.is_empty()).then_some((port, burst))
+        let place = (usize::from(port), pool);
+        self.stages.send_waiting(place, &mut burst, &mut picks[..released], verdicts);
+        Some(burst)
     }
 }
 
