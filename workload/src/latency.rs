@@ -47,7 +47,7 @@ impl Default for Latency {
     fn default() -> Self {
         // On the heap from the start: the array may be larger than a thread's stack.
         let counts: Box<[u64]> = vec![0; BINS].into();
-        let mut counts = counts.try_into().expect("the slice has BINS values");
+        let mut counts: Box<[u64; BINS]> = counts.try_into().expect("the slice has BINS values");
         // Touches all pages, so that recording causes no page fault. The compiler would omit a second zeroing.
         std::hint::black_box(&mut counts).fill(0);
         Self { counts, infinite: 0 }
