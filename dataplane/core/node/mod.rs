@@ -656,7 +656,7 @@ impl<B: Buf> Node<B> {
         let (mut burst, mut arrivals) = (Burst::new(), ArrayVec::<u64, BURST>::new());
         while burst.len() < most {
             let next = queue.first().and_then(|slot| self.tasks.get(slot));
-            if !next.is_some_and(|task| (task.tables, task.port) == (tables, port)) {
+            if next.is_none_or(|task| (task.tables, task.port) != (tables, port)) {
                 break;
             }
             let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
