@@ -275,13 +275,12 @@ class Guest:
         self.driver, self.port_pci = VIRTUAL.get(model, (None, self.pci))
         self.folder = tempfile.mkdtemp(dir=kernel.folder)
         self.console = os.path.join(self.folder, "console")
-        # With several threads, QEMU 10.0 sometimes ends or hangs while the kernel's driver of the NICs starts.
-        thread = "single" if self.driver else "multi"
         initrd = kernel.initramfs([self.driver] if self.driver else [])
+        # QEMU runs all CPUs of the guest in one thread. With several threads, QEMU 10.0 sometimes hangs or aborts.
         # The command line of the kernel separates the program's words by commas. The guest has 192 hugepages of 2 MiB.
         program = ",".join([sys.executable, os.path.join(HERE, "guest.py")])
         self.words = [
-            options.qemu, "-machine", "q35", "-accel", f"tcg,thread={thread}", "-cpu", "max,la57=off", "-smp", "3", "-m", "1536",
+            options.qemu, "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max,la57=off", "-smp", "3", "-m", "1536",
             "-nodefaults", "-no-reboot", "-display", "none", "-device", "intel-iommu,intremap=on,eim=off",
             "-kernel", kernel.image, "-initrd", initrd,
             "-append", f"console=ttyS0 panic=-1 intel_iommu=on no_timer_check nokaslr mitigations=off hugepages=192 lab={program}",
