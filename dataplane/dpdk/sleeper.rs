@@ -143,19 +143,19 @@ impl Sleeper {
                 }
                 WakeSource::Memif { relay, id, rings } => {
                     // Several devices may share a relay. The epoll takes its descriptor once.
-                    match watch(&sleeper.epoll, relay.changed(), 0) {
-                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                            return Err(error);
-                        }
-                        _ => sleeper.memifs.push(Rings {
-                            relay,
-                            id,
-                            rings,
-                            connection: u64::MAX, // none yet: the first `update` reads the interrupts
-                            interrupts: Vec::new(),
-                            needs_naps: false,
-                        }),
+                    if let Err(error) = watch(&sleeper.epoll, relay.changed(), 0)
+                        && error.kind() != io::ErrorKind::AlreadyExists
+                    {
+                        return Err(error);
                     }
+                    sleeper.memifs.push(Rings {
+                        relay,
+                        id,
+                        rings,
+                        connection: u64::MAX, // none yet: the first `update` reads the interrupts
+                        interrupts: Vec::new(),
+                        needs_naps: false,
+                    });
                 }
                 WakeSource::Sockets(_) | WakeSource::Nothing => sleeper.needs_naps = true,
             }

@@ -252,7 +252,7 @@ pub struct EventDevice {
     serve: unsafe extern "C" fn(*const sys::wedjat_event_device, *const u8),
     /// Stops and closes the device.
     close: unsafe extern "C" fn(*const sys::wedjat_event_device),
-    /// EAL, which runs as long as the device.
+    /// EAL. It runs as long as the device.
     eal: Eal,
 }
 

@@ -270,7 +270,7 @@ impl Context {
                     self.node.stages.leave_last(waits.pool, lane);
                     return self.drop(DropReason::QueueFull);
                 };
-                match self.node.enqueue(place, waits, now) {
+                match self.node.enqueue(place, waits, false, now) {
                     Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
                     // The node has counted the drop.
                     Err(place) => {

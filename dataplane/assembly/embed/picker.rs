@@ -163,7 +163,7 @@ impl Picker {
                 let lane = dispatcher.map_or(Lane::FIRST, |it| it.lane(*policy_task));
                 // 0: the receiving port, which a task by value does not have. The node counts the drop.
                 let place = QueuePlace { pool, lane, port: 0 };
-                if self.node.enqueue(waiting, place, now).is_err() {
+                if self.node.enqueue(waiting, place, false, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
             }

@@ -307,27 +307,19 @@ impl<T> Node<T> {
         if is_up { usual } else { DropReason::PortDown }
     }
 
-    /// Appends a task to a lane of its pool's queue at `now` ticks.
+    /// Appends a task to a lane of its pool's queue at `now` ticks. `is_recognised` as in [`Verdict::Queue`].
     ///
     /// # Errors
     /// Returns the task, already counted as dropped, if there is no room.
     #[inline]
-    pub fn enqueue(&mut self, packet: T, place: QueuePlace, now: u64) -> Result<(), T> {
-        self.append(packet, place, NO_TABLES, now)
-    }
-
-    /// Like [`Node::enqueue`], for a task that the fast path recognised.
-    ///
-    /// # Errors
-    /// As [`Node::enqueue`].
-    #[inline]
-    pub fn enqueue_recognised(&mut self, packet: T, place: QueuePlace, now: u64) -> Result<(), T> {
-        self.append(packet, place, self.tables, now)
-    }
-
-    /// Appends a task. `tables` is the version of the tables by which the fast path recognised it, else [`NO_TABLES`].
-    #[inline]
-    fn append(&mut self, packet: T, place: QueuePlace, tables: u32, now: u64) -> Result<(), T> {
+    pub fn enqueue(
+        &mut self,
+        packet: T,
+        place: QueuePlace,
+        is_recognised: bool,
+        now: u64,
+    ) -> Result<(), T> {
+        let tables = if is_recognised { self.tables } else { NO_TABLES };
         let QueuePlace { pool, lane, port } = place;
         // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
         let task = QueuedTask { packet, port: port as u8, tables, since: now };
@@ -427,17 +419,22 @@ impl<T> Node<T> {
         now: u64,
         store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
-        if self.is_review_due() { self.find_released(now, store) } else { None }
+        if self.is_review_due(now) { self.find_released(now, store) } else { None }
     }
 
-    /// Returns true if some waiting packet may proceed.
+    /// Returns true if some waiting packet may proceed. Then several cores note the time, on which their shared order of
+    /// waiting tasks depends.
     #[inline]
-    fn is_review_due(&mut self) -> bool {
+    fn is_review_due(&mut self, now: u64) -> bool {
         if self.stages.take_freed() {
             let neighbours = self.review.neighbours;
             self.review = Review { neighbours, workers: true, ..Review::default() };
         }
-        self.review.neighbours || self.review.workers
+        let is_due = self.review.neighbours || self.review.workers;
+        if is_due && self.stages.has_peers() {
+            self.note_time(now);
+        }
+        is_due
     }
 
     /// Checks the waiting packets that are due for it: first those without a MAC address, then queued tasks.
@@ -447,9 +444,6 @@ impl<T> Node<T> {
         now: u64,
         store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
-        if self.stages.has_peers() {
-            self.note_time(now); // the cores' shared order of waiting tasks depends on it
-        }
         if self.review.neighbours {
             if let Some(released) = self.next_resolved(now, store) {
                 return Some(released);
@@ -614,11 +608,8 @@ impl<B: Buf> Node<B> {
         verdicts: &mut [Verdict; BURST],
     ) -> Option<(usize, Burst<B>)> {
         // Packets that wait for a next hop go first.
-        if !self.is_review_due() || self.review.neighbours {
+        if !self.is_review_due(now) || self.review.neighbours {
             return None;
-        }
-        if self.stages.has_peers() {
-            self.note_time(now); // the cores' shared order of waiting tasks depends on it
         }
         // A pool without a free worker lets the next one go.
         loop {
@@ -679,7 +670,7 @@ impl<B: Buf> Node<B> {
             view.note_waits(self.timing.to_ns(now.saturating_sub(equal[0])), equal.len() as u64);
         }
         let place = (usize::from(port), pool);
-        self.stages.send_waiting(place, &mut burst, &mut picks[..released], verdicts);
+        self.stages.send_waiting(place, &mut burst, &picks[..released], verdicts);
         Some(burst)
     }
 }

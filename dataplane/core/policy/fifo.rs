@@ -134,7 +134,7 @@ impl<T> Slab<T> {
     /// Puts an item back at the front of a list, in the place of one that was just removed.
     ///
     /// # Panics
-    /// As [`Slab::add`].
+    /// If the slab does not grow and all slots are in use.
     #[inline]
     pub fn push_front(&mut self, list: &mut Fifo, item: T) {
         let slot = self.add(item);

@@ -298,11 +298,7 @@ where
             }
             Verdict::Queue { pool, lane, is_recognised } => {
                 let place = QueuePlace { pool: pool.into(), lane, port: from };
-                let queued = match is_recognised {
-                    true => self.node.enqueue_recognised(packet, place, now),
-                    false => self.node.enqueue(packet, place, now),
-                };
-                if let Err(packet) = queued {
+                if let Err(packet) = self.node.enqueue(packet, place, is_recognised, now) {
                     self.explain_drop(&packet, now, DropReason::QueueFull);
                 }
             }

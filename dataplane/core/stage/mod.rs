@@ -54,7 +54,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{self, Dispatcher, Lane, Picks, Reports};
+use crate::policy::{self, Dispatcher, Lane, Pick, Picks, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, MemberPresence, Neighbours};
@@ -648,10 +648,10 @@ impl Stages {
     /// Readdresses tasks that the fast path recognised when this port received them to their picked members. Writes
     /// their verdicts.
     pub(crate) fn send_waiting<B: Buf>(
-        &mut self,
+        &self,
         place: (usize, usize),
         packets: &mut [B],
-        picks: Picks<'_>,
+        picks: &[Option<Pick>],
         verdicts: &mut [Verdict],
     ) {
         match self.network.port(place.0).v6.is_some() {

@@ -447,7 +447,7 @@ fn tasks<A: FastPath, B: Buf>(
 /// Readdresses tasks that have waited to their picked members.
 #[inline(never)]
 pub fn release<A: FastPath, B: Buf>(
-    stages: &mut Stages,
+    stages: &Stages,
     place: (usize, usize),
     packets: &mut [B],
     picks: &[Option<Pick>],
@@ -851,7 +851,7 @@ pub(super) mod tests {
                     may_go = released == fast.len();
                     fast.truncate(released);
                     let mut verdicts = [Verdict::Consumed; BURST];
-                    with.send_waiting((0, 0), &mut fast, &mut picks[..released], &mut verdicts);
+                    with.send_waiting((0, 0), &mut fast, &picks[..released], &mut verdicts);
                     for ((mut frame, _), (fast, verdict)) in
                         queue.drain(..released).zip(fast.iter().zip(verdicts))
                     {
