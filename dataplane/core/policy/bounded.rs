@@ -25,42 +25,44 @@
 
 use rand::Rng as _;
 
+use super::classes::{Reserve, reserved_end};
 use super::measured::{MemberStatistics, ReplyNotes};
 use super::silence::{SilenceChecks, SilenceLimits};
 use super::slots::{self, Slots};
-use super::spec::BOOST;
+use super::spec::{BOOST, RESERVE, SLO};
 use super::structure::{Front, Losses, Rank, RankedMember, Ranks};
 use super::{
-    AnyPolicy, Caller, ClassRules, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task,
+    AnyPolicy, Caller, ClassRules, Core, Entry, Parameter, Pick, Picks, Policy, ReserveUse, Rng,
+    Runs, Task,
 };
 use crate::state::{Member, MemberStates, PublishedState, Report, View};
 
 /// `jbsq`.
 pub const FIXED_BOUND: Entry = Entry {
-    parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE, BOOST],
+    parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE, BOOST, RESERVE, SLO],
     runs: Runs::LeafHolding,
     publishes: PublishedState::NOTHING.with_idle(),
     bound: |v| Some(v[0] as u32),
-    classes: |v| ClassRules { boost: v[2], reserve: 0 },
+    classes: |v| ClassRules::from_values(&v[2..]),
     ..Entry::new(
         "jbsq",
         "at most k tasks at a member, the others wait at the dispatcher",
         "R2P2, ATC 2019",
-        |v| AnyPolicy::from(Bounded::new(v[0] as usize, ms(v[1]))),
+        |v| AnyPolicy::from(Bounded::new(v[0] as usize, ms(v[1])).with_reserve(v[3] as usize)),
     )
 };
 
 /// `cfcfs`.
 pub const ADAPTIVE_BOUND: Entry = Entry {
-    parameters: &[SILENCE, BOOST],
+    parameters: &[SILENCE, BOOST, RESERVE, SLO],
     runs: Runs::LeafHolding,
     publishes: PublishedState::NOTHING.with_idle(),
-    classes: |v| ClassRules { boost: v[1], reserve: 0 },
+    classes: |v| ClassRules::from_values(&v[1..]),
     ..Entry::new(
         "cfcfs",
         "one queue at the dispatcher, with the least bound that keeps members busy",
         "wedjat, after R2P2, ATC 2019",
-        |v| AnyPolicy::from(Bounded::adaptive(ms(v[0]))),
+        |v| AnyPolicy::from(Bounded::adaptive(ms(v[0])).with_reserve(v[2] as usize)),
     )
 };
 
@@ -91,8 +93,11 @@ type RankFront = <Ranks as Rank>::Front;
 pub struct Bounded {
     /// Checks for silent members.
     silence: SilenceChecks,
-    /// Free places, unless cores share them.
+    /// Free places at members that are not reserved, unless cores share the places.
     free: FreePlaces,
+    /// The same at reserved members.
+    reserved_free: FreePlaces,
+    reserve: Reserve,
     /// Places that the cores of a node share, in pools with an exchange.
     slots: Slots,
     /// Bound agreed between the cores, if each would choose its own.
@@ -359,7 +364,7 @@ impl Bounded {
     /// count as lost; `None` derives the time from service times.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
-        let free = FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
+        let free = || FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
         let measured = MemberStatistics::default();
         let bound = Bound {
             tasks: bound,
@@ -374,7 +379,9 @@ impl Bounded {
         let losses = Losses::default();
         Self {
             silence: SilenceChecks::new(silence_ns),
-            free,
+            free: free(),
+            reserved_free: free(),
+            reserve: Reserve::default(),
             slots: Slots::default(),
             agreed_bound: None,
             measurements,
@@ -388,6 +395,12 @@ impl Bounded {
         let mut adaptive = Self::new(START, silence_ns);
         adaptive.measurements.bound.adapts = true;
         adaptive
+    }
+
+    /// Returns the policy with `members` reserved members, which long classes may not take.
+    #[must_use]
+    pub fn with_reserve(self, members: usize) -> Self {
+        Self { reserve: Reserve::new(members), ..self }
     }
 
     /// Returns the bound: the agreed one if cores share the places, else this core's own.
@@ -407,13 +420,13 @@ impl Bounded {
     /// the first task without a place.
     #[inline(always)]
     fn pick_some(
-        &mut self,
+        free: &mut FreePlaces,
+        measurements: &mut ReplyMeasurements,
         picks: Picks<'_>,
         states: MemberStates<'_>,
         view: &View,
         rng: &mut Rng,
     ) {
-        let (free, measurements) = (&mut self.free, &mut self.measurements);
         let (bound, activity) = (measurements.bound.tasks, &mut measurements.activity[..]);
         let first = LastActivity::new(view.now_ns(), true); // for a member without other tasks
         let mut front = free.ranks.open();
@@ -429,13 +442,48 @@ impl Bounded {
         free.ranks.close(front);
     }
 
+    /// Picks a member for each task, in a pool with reserved members. Ends at the first task without a place.
+    #[cold]
+    #[inline(never)]
+    fn pick_with_reserve(&mut self, picks: Picks<'_>, view: &View, rng: &mut Rng) {
+        let measurements = &mut self.measurements;
+        for pick in picks.chunks_mut(1) {
+            let (reserved, others) = (&mut self.reserved_free, &mut self.free);
+            let (least_reserved, least) = (reserved.ranks.least(), others.ranks.least());
+            let (first, second) = match self.reserve.usage {
+                ReserveUse::Never => (others, None),
+                ReserveUse::First if least_reserved <= least => (reserved, Some(others)),
+                ReserveUse::Last if least_reserved < least => (reserved, Some(others)),
+                _ => (others, Some(reserved)),
+            };
+            // The order by the ranks may be outdated: other cores may have filled the members of the first set.
+            for free in [Some(first), second].into_iter().flatten() {
+                if pick[0].is_none() {
+                    Self::pick_some(free, measurements, pick, view.states(), view, rng);
+                }
+            }
+            if pick[0].is_none() {
+                break;
+            }
+        }
+    }
+
+    /// Sets the number of a member's tasks in the ranks.
+    #[inline]
+    fn rank(&mut self, member: Member, queue: u32) {
+        self.free.ranks.set(member, queue);
+        if self.reserve.has(member) {
+            self.reserved_free.ranks.set(member, queue);
+        }
+    }
+
     /// Picks a member for each task, for cores that share the members' places ([`Slots`]). Ends at the first task
     /// without a place.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
         let bound = self.bound();
         for pick in picks {
-            let Some((member, idle)) = self.slots.take(bound, view) else { break };
+            let Some((member, idle)) = self.slots.take(bound, &self.reserve, view) else { break };
             view.sent(member);
             // It matters only whether the member had a task, not how many.
             self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
@@ -501,7 +549,14 @@ impl Bounded {
             },
         );
         run.end();
-        parts.surplus
+        let surplus = parts.surplus;
+        if self.reserve.end > 0 {
+            let reserved = reports.iter().filter(|report| self.reserve.has(report.member));
+            for Report { member, .. } in reserved {
+                self.reserved_free.ranks.set(*member, self.free.ranks.queue(*member));
+            }
+        }
+        surplus
     }
 
     /// Checks a member for lost tasks, by its silence and by its reports, and writes them off. Returns true if there
@@ -530,14 +585,22 @@ impl Policy for Bounded {
         if view.pool_exchange().is_some() {
             return self.pick_shared(picks, view);
         }
+        if self.reserve.end > 0 {
+            return self.pick_with_reserve(picks, view, rng);
+        }
         let (view, states) = (&*view, view.states());
+        let (free, measurements) = (&mut self.free, &mut self.measurements);
         let mut local = rng.clone(); // stays in registers over the run
         // Compiled for both cases; without other cores, the loop looks up no remote counts.
         match states.are_alone() {
-            true => self.pick_some(picks, states.alone(), view, &mut local),
-            false => self.pick_some(picks, states, view, &mut local),
+            true => Self::pick_some(free, measurements, picks, states.alone(), view, &mut local),
+            false => Self::pick_some(free, measurements, picks, states, view, &mut local),
         }
         *rng = local;
+    }
+
+    fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
+        self.reserve.usage = reserve_use;
     }
 
     /// Counts answers, frees places, detects lost tasks, and measures service times and round trips.
@@ -558,6 +621,9 @@ impl Policy for Bounded {
     /// next checks remove the surplus place.
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.free.ranks.add(member);
+        if self.reserve.has(member) {
+            self.reserved_free.ranks.add(member);
+        }
         let first = LastActivity::new(view.now_ns(), true);
         // The view already contains this task. With shared places the ranks are up to date only after a check.
         let queue = view.outstanding(member).saturating_sub(1);
@@ -574,32 +640,38 @@ impl Policy for Bounded {
             run.record(report);
             run.end();
         }
-        self.free.ranks.set(report.member, remaining);
+        self.rank(report.member, remaining);
         self.silence.reported(report.member);
     }
 
     /// Corrects the member's position and frees the places of written-off tasks.
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.silence.recounted(member);
-        self.free.ranks.set(member, view.outstanding(member));
+        self.rank(member, view.outstanding(member));
         self.slots.settle(member, self.bound(), true, self.free.core, view);
     }
 
     /// Adopts the caller's properties, the set of active members and the common bound. Takes all queues from the view:
     /// the ranks of a new policy start at 0.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.free.core = caller.core;
+        (self.free.core, self.reserved_free.core) = (caller.core, caller.core);
         self.silence.on_members(caller, view);
         self.losses.resize(view.members());
         self.measurements.activity.resize(view.members(), LastActivity::new(view.now_ns(), false));
-        self.free.ranks.rank(view.members(), view.active().iter().copied());
-        self.measurements.bound.share(self.free.ranks.len(), caller.core.count);
+        self.reserve.end = reserved_end(view.members(), view.active(), self.reserve.members);
+        let reserve = self.reserve;
+        let active = || view.active().iter().copied();
+        self.free.ranks.rank(view.members(), active().filter(|&member| !reserve.has(member)));
+        self.reserved_free
+            .ranks
+            .rank(view.members(), active().filter(|&member| reserve.has(member)));
+        self.measurements.bound.share(view.active().len(), caller.core.count);
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
         view.set_tokens(self.rows(), self.bound());
         for index in 0..view.active().len() {
             let member = view.active()[index];
-            self.free.ranks.set(member, view.outstanding(member));
+            self.rank(member, view.outstanding(member));
             self.slots.settle(member, self.bound(), true, caller.core, view);
         }
     }
@@ -614,7 +686,7 @@ impl Policy for Bounded {
         for index in 0..view.active().len() {
             let member = view.active()[index];
             let lost = limits.is_some_and(|limits| self.watch(member, limits, view));
-            self.free.ranks.set(member, view.outstanding(member));
+            self.rank(member, view.outstanding(member));
             self.slots.settle(member, self.bound(), lost, self.free.core, view);
         }
     }

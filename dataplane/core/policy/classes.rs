@@ -1,8 +1,11 @@
-//! Rules for classes of tasks: the order of waiting tasks, and members that long tasks may not take. Policies with the
-//! parameters `boost` (`jbsq`, `cfcfs`, `eft`) and `reserve` (`eft`) use them.
+//! Rules for classes of tasks: the order of waiting tasks, and members that long tasks may not take. Policies that hold
+//! tasks (`jbsq`, `cfcfs`, `eft`) have the parameters `boost`, `slo` and `reserve` for them.
 //!
-//! Waiting tasks of one class form a *lane*, in order of arrival. The first tasks of all lanes compete by their *keys*:
-//! the time of arrival plus `boost` times the mean service time of the class. The least key goes first. With `boost` 0
+//! Waiting tasks of one class form a *lane*, in order of arrival. The first tasks of all lanes compete by their *keys*.
+//! The least key goes first. With `slo`, a list of time limits by class, the key is the deadline: arrival plus the
+//! limit of the class (earliest deadline first). A class without a limit has the longest one of the list.
+//!
+//! Without `slo` the key is the arrival plus `boost` times the mean service time of the class. With `boost` 0
 //! this is the order of arrival. With a large one, the class with the shortest tasks goes first. In between, a short
 //! task overtakes a long one that arrived at most `boost` times the difference of their means before it. This is the
 //! order of earliest deadlines, with deadlines in proportion to the service times of the classes.
@@ -16,8 +19,10 @@
 //! Mean service times are learned from the replies, which carry time and class. A class without recent replies has no
 //! effect on others.
 
+use std::ops::Range;
+
 use super::Task;
-use crate::state::{Report, View};
+use crate::state::{Member, Report, View};
 
 /// Number of lanes. Classes 0 to 6 have one each, and all others share the last one.
 pub const LANES: usize = 8;
@@ -82,8 +87,20 @@ impl Lanes {
 pub struct ClassRules {
     /// Factor of the class's mean service time in the key of a task; 0 for the order of arrival.
     pub boost: f64,
+    /// Time limit of each lane in microseconds; 0 for none. With any limit, the keys are deadlines, and `boost` has no
+    /// effect.
+    pub slo_us: [f64; LANES],
     /// Number of members that long classes may not take.
     pub reserve: usize,
+}
+
+impl ClassRules {
+    /// Creates the rules from the values of the parameters `boost`, `reserve` and `slo`, in this order.
+    pub(super) fn from_values(values: &[f64]) -> Self {
+        let slo_us = |lane: usize| values.get(2 + lane).copied().unwrap_or_default();
+        let [boost, reserve] = [0, 1].map(|index| values.get(index).copied().unwrap_or_default());
+        Self { boost, slo_us: std::array::from_fn(slo_us), reserve: reserve as usize }
+    }
 }
 
 /// Use of reserved members by a task.
@@ -96,6 +113,40 @@ pub enum ReserveUse {
     Last,
     /// It takes none of them.
     Never,
+}
+
+/// Reserved members of a pool, and their use by the next picks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserve {
+    /// Desired number.
+    pub members: usize,
+    /// Number below which members are reserved.
+    pub end: usize,
+    /// Use by the next picks.
+    pub usage: ReserveUse,
+}
+
+impl Reserve {
+    /// Creates the reserve of a pool without members.
+    pub(super) fn new(members: usize) -> Self {
+        Self { members, ..Self::default() }
+    }
+
+    /// Returns true if the member is reserved.
+    #[inline]
+    pub(super) fn has(&self, member: Member) -> bool {
+        member.index() < self.end
+    }
+
+    /// Returns the numbers of the members that the next pick may take: the first range goes before the second one.
+    pub(super) fn ranges(&self) -> [Range<usize>; 2] {
+        let [reserved, others] = [0..self.end, self.end..usize::MAX];
+        match self.usage {
+            ReserveUse::First => [reserved, others],
+            ReserveUse::Last => [others, reserved],
+            ReserveUse::Never => [others, 0..0],
+        }
+    }
 }
 
 /// Measured times of one lane.
@@ -129,7 +180,7 @@ pub(super) struct Classes {
 impl Classes {
     /// Creates the classes without measurements. `None` if the rules have no effect.
     pub(super) fn new(rules: ClassRules) -> Option<Box<Self>> {
-        let classes = Self {
+        let mut classes = Self {
             rules,
             times: [LaneTimes::default(); LANES],
             replies: 0,
@@ -138,6 +189,7 @@ impl Classes {
             long: Lanes::NONE,
             is_backlogged: false,
         };
+        classes.apply();
         (rules != ClassRules::default()).then(|| Box::new(classes))
     }
 
@@ -175,10 +227,10 @@ impl Classes {
         }
     }
 
-    /// Records the number of waiting long tasks in a pool of this many members. The caller does so at replies, after
-    /// which it offers waiting tasks again.
-    pub(super) fn note_waiting(&mut self, waiting: usize, members: usize) {
-        self.is_backlogged = waiting >= LONG_MOST * members;
+    /// Records the number of long tasks that wait on this core, one of `cores`, in a pool of this many members. The
+    /// caller does so at replies, after which it offers waiting tasks again.
+    pub(super) fn note_waiting(&mut self, waiting: usize, members: usize, cores: usize) {
+        self.is_backlogged = waiting * cores >= LONG_MOST * members;
     }
 
     /// Measures the answered tasks.
@@ -210,6 +262,12 @@ impl Classes {
         let long = self.times.iter().enumerate().filter(|(_, times)| is_long(times));
         let long = long.fold(0, |lanes, (lane, _)| lanes | 1 << lane);
         self.long = if self.rules.reserve > 0 { Lanes(long) } else { Lanes::NONE };
+        let limit_us = self.rules.slo_us.iter().copied().fold(0.0, f64::max);
+        if limit_us > 0.0 {
+            let or_longest = |slo_us: f64| if slo_us > 0.0 { slo_us } else { limit_us };
+            self.delays_ns = self.rules.slo_us.map(|slo_us| (1000.0 * or_longest(slo_us)) as u64);
+            return;
+        }
         // A class without measurements counts as an average one.
         let mean_ns =
             |times: LaneTimes| if times.replies > 0.0 { times.mean_ns } else { average_ns };
@@ -223,10 +281,23 @@ fn lane_of(class: u16) -> Lane {
     Lane(class.min(LANES as u16 - 1) as u8)
 }
 
+/// Returns the number below which members are reserved: `reserve` active ones, but at most all except one. 0 without a
+/// reserve.
+pub(in crate::policy) fn reserved_end(members: usize, active: &[Member], reserve: usize) -> usize {
+    let reserve = reserve.min(active.len().saturating_sub(1));
+    let (mut low, mut high) = (0, members);
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        let below = active.iter().filter(|member| member.index() < middle).count();
+        (low, high) = if below >= reserve { (low, middle) } else { (middle + 1, high) };
+    }
+    low
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Load, Member};
+    use crate::state::Load;
 
     /// Creates classes that have measured this mean service time in microseconds for each class, from 1 on.
     fn measured(rules: ClassRules, means: &[u32]) -> Box<Classes> {
@@ -253,7 +324,7 @@ mod tests {
     // promise: scheduling.3
     #[test]
     fn key_is_behind_the_arrival_by_the_boost() {
-        let rules = ClassRules { boost: 2.0, reserve: 0 };
+        let rules = ClassRules { boost: 2.0, ..ClassRules::default() };
         let classes = measured(rules, &[5, 500]);
         let lanes = [1, 2].map(|class| classes.lane(Task::new(class)));
         assert_eq!(lanes.map(|lane| classes.key(lane, 7)), [10_007, 1_000_007]);
@@ -262,10 +333,23 @@ mod tests {
         assert!(long(&classes).is_empty());
     }
 
+    // promise: scheduling.3
+    #[test]
+    fn deadline_is_the_arrival_plus_the_limit() {
+        // Lanes 0, 1, 2: no limit, 50 us, 2 ms.
+        let rules = ClassRules::from_values(&[0.0, 0.0, 0.0, 50.0, 2000.0]);
+        let keys = |classes: &Classes| {
+            [1, 2, 0, 9].map(|class| classes.key(classes.lane(Task::new(class)), 7))
+        };
+        // The limits need no measurements, and these change nothing.
+        assert_eq!(keys(&Classes::new(rules).unwrap()), [50_007, 2_000_007, 2_000_007, 2_000_007]);
+        assert_eq!(keys(&measured(rules, &[5, 500])), [50_007, 2_000_007, 2_000_007, 2_000_007]);
+    }
+
     /// Servers with direct return report no classes. All tasks then go in the order of arrival.
     #[test]
     fn unmeasured_class_counts_as_an_average_one() {
-        let rules = ClassRules { boost: 2.0, reserve: 0 };
+        let rules = ClassRules { boost: 2.0, ..ClassRules::default() };
         let (mut classes, view) = (Classes::new(rules).unwrap(), View::heap(1, 1).remove(0));
         (0..WINDOW).for_each(|_| classes.learn(&[Report::new(Member(0), Load(0), 5000)], &view));
         let keys = [0, 1, 9].map(|class| classes.key(classes.lane(Task::new(class)), 7));
@@ -275,7 +359,7 @@ mod tests {
     // promise: scheduling.3
     #[test]
     fn long_classes_are_above_half_of_the_longest() {
-        let rules = ClassRules { boost: 0.0, reserve: 1 };
+        let rules = ClassRules { reserve: 1, ..ClassRules::default() };
         assert_eq!(long(&measured(rules, &[5, 50, 500])), [3]);
         assert_eq!(long(&measured(rules, &[90, 6, 20, 88, 100])), [1, 4, 5]);
         assert!(long(&measured(rules, &[60, 100])).is_empty(), "no class is short");
@@ -284,7 +368,7 @@ mod tests {
 
     #[test]
     fn class_without_replies_is_forgotten() {
-        let mut classes = measured(ClassRules { boost: 0.0, reserve: 1 }, &[5, 500]);
+        let mut classes = measured(ClassRules { reserve: 1, ..ClassRules::default() }, &[5, 500]);
         let view = View::heap(1, 1).remove(0);
         assert_eq!(long(&classes), [2]);
         for _ in 0..WINDOW * (RECENT_WINDOWS + 2) {
@@ -295,9 +379,9 @@ mod tests {
 
     #[test]
     fn reserve_ends_when_many_long_tasks_wait() {
-        let mut classes = measured(ClassRules { boost: 0.0, reserve: 1 }, &[5, 500]);
+        let mut classes = measured(ClassRules { reserve: 1, ..ClassRules::default() }, &[5, 500]);
         let uses = [0, 7, 8, 0].map(|waiting| {
-            classes.note_waiting(waiting, 4);
+            classes.note_waiting(waiting, 4, 1);
             assert_eq!(classes.reserve_use(lane_of(1)), ReserveUse::First);
             classes.reserve_use(lane_of(2))
         });

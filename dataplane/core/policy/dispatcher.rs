@@ -720,7 +720,8 @@ impl Dispatcher {
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
         if let Some(classes) = &mut self.classes {
             classes.learn(reports, &self.view);
-            classes.note_waiting(self.backlog.of(classes.long()), self.view.active().len());
+            let (waiting, members) = (self.backlog.of(classes.long()), self.view.active().len());
+            classes.note_waiting(waiting, members, self.caller.core.count);
         }
         let surplus = match self.caller.reports {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),

@@ -27,7 +27,7 @@ use super::classes::LONG_MOST;
 use super::conditions::{Conditions, RunWork};
 use super::measured::MemberStatistics;
 use super::silence::SilenceChecks;
-use super::spec::{BOOST, RESERVE};
+use super::spec::{BOOST, RESERVE, SLO};
 use super::structure::{Level, Rank, SpeedRanks, UNBOUNDED};
 use super::{
     AnyPolicy, Caller, ClassRules, Entry, Pick, Picks, Policy, ReserveUse, Rng, Runs, Task,
@@ -38,8 +38,8 @@ use crate::state::{Member, MemberStates, Parts, Report, View};
 pub const ENTRY: Entry = Entry {
     by_rate: true,
     runs: Runs::LeafHolding,
-    parameters: &[BOOST, RESERVE],
-    classes: |v| ClassRules { boost: v[0], reserve: v[1] as usize },
+    parameters: &[BOOST, RESERVE, SLO],
+    classes: ClassRules::from_values,
     ..Entry::new(
         "eft",
         "the earliest finish time by measured delay and load; on one core tasks wait while all members are full",

@@ -297,32 +297,57 @@ mod tests {
         assert_eq!(order, [Some((2, 0)), Some((1, 0)), Some((2, 0))]);
     }
 
+    /// Policies with one reserved member and at most one task at a member.
+    const RESERVING: [&str; 3] = ["jbsq(k=1, reserve=1)", "cfcfs(reserve=1)", "eft(reserve=1)"];
+
     // promise: scheduling.3
     #[test]
     fn long_tasks_leave_reserved_members_to_short_ones() {
-        let mut queueing = measured("eft(reserve=1)", 2);
-        assert_eq!([2, 2].map(|class| offer_class(&mut queueing, class)), [Some(1), None]);
-        assert_eq!([1, 1].map(|class| offer_class(&mut queueing, class)), [Some(0), None]);
-        // The short task goes, although the long one has waited longer.
-        assert_eq!(end_task(&mut queueing, 0, 1), Some((1, 0)));
-        assert_eq!(end_task(&mut queueing, 0, 1), None);
-        assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
-        // A short task takes any member, but first a reserved one.
-        assert_eq!(end_task(&mut queueing, 1, 2), None);
-        assert_eq!([1, 1].map(|class| offer_class(&mut queueing, class)), [Some(0), Some(1)]);
+        for policy in RESERVING {
+            let mut queueing = measured(policy, 2);
+            let placed = [2, 2].map(|class| offer_class(&mut queueing, class));
+            assert_eq!(placed, [Some(1), None], "{policy}");
+            assert_eq!([1, 1].map(|class| offer_class(&mut queueing, class)), [Some(0), None]);
+            // The short task goes, although the long one has waited longer.
+            assert_eq!(end_task(&mut queueing, 0, 1), Some((1, 0)));
+            assert_eq!(end_task(&mut queueing, 0, 1), None);
+            assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
+            // A short task takes any member, but first a reserved one.
+            assert_eq!(end_task(&mut queueing, 1, 2), None);
+            let placed = [1, 1].map(|class| offer_class(&mut queueing, class));
+            assert_eq!(placed, [Some(0), Some(1)], "{policy}");
+        }
     }
 
     /// Two long tasks wait for each member. They then take the reserved member, too.
     #[test]
     fn too_large_a_reserve_ends_under_backlog() {
-        let mut queueing = measured("eft(reserve=1)", 2);
-        let placed = [2; 6].map(|class| offer_class(&mut queueing, class));
-        assert_eq!(placed, [Some(1), None, None, None, None, None]);
-        assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
-        let next = queueing.next(|&class| Task::new(class)).unwrap();
-        assert_eq!(next.map(|(_, pick)| pick.member.0), Some(0));
-        // Three tasks wait, so that the reserve is kept again.
-        assert_eq!((end_task(&mut queueing, 0, 2), queueing.waiting()), (None, 3));
+        for policy in RESERVING {
+            let mut queueing = measured(policy, 2);
+            let placed = [2; 6].map(|class| offer_class(&mut queueing, class));
+            assert_eq!(placed, [Some(1), None, None, None, None, None], "{policy}");
+            assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
+            let next = queueing.next(|&class| Task::new(class)).unwrap();
+            assert_eq!(next.map(|(_, pick)| pick.member.0), Some(0), "{policy}");
+            // Three tasks wait, so that the reserve is kept again.
+            assert_eq!((end_task(&mut queueing, 0, 2), queueing.waiting()), (None, 3));
+        }
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn earliest_deadline_goes_first() {
+        for policy in ["jbsq(k=1, slo=0/50/500)", "cfcfs(slo=0/50/500)", "eft(slo=0/50/500)"] {
+            let mut queueing = measured(policy, 1);
+            assert_eq!(offer_class(&mut queueing, 1), Some(0), "{policy}");
+            // Deadlines in us: 500, 449 + 50, 460 + 50, and 1 + 500 for a class without a limit.
+            for (arrival_ns, class) in [(0, 2), (1_000, 0), (448_000, 1), (11_000, 1)] {
+                advance(&mut queueing, arrival_ns);
+                assert_eq!(offer_class(&mut queueing, class), None);
+            }
+            let order = [1, 1, 2, 0].map(|class| end_task(&mut queueing, 0, class).unwrap().0);
+            assert_eq!(order, [1, 2, 0, 1], "{policy}");
+        }
     }
 
     /// A change of the policy keeps the tasks in their lanes. They then go in the order of arrival.

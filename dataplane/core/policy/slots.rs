@@ -10,7 +10,10 @@
 //! after the time that a core needs to notice a free place. From time to time one core per member compares the
 //! member's places with the member's tasks. That repairs losses and applies a changed bound.
 
+use std::ops::Range;
+
 use super::Core;
+use super::classes::Reserve;
 use crate::state::{Member, PoolExchange, View};
 
 /// Maximum number of places per member under `cfcfs`, which chooses its bound at run time.
@@ -20,6 +23,9 @@ pub(super) const MOST: usize = 8;
 const COURTESY_NS: u64 = 5_000;
 /// Consecutive checks with too many or too few places before a correction.
 const CHECKS: u8 = 3;
+
+/// Maximum number of members of the idle list in which a preferred one is searched.
+const CHECKED: usize = 32;
 
 /// Minimum number of surplus or missing places of a member over consecutive checks with the same sign.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,13 +80,23 @@ impl Slots {
     /// Takes a place on this core's idle list, else a shared one of a member with the most free places. Returns the
     /// member, and true if all its places under this bound seemed free, so the member is probably idle. The caller
     /// passes this flag on with the pick, and measures round trips with such tasks only. `None` if no place is free, or
-    /// a task on another core goes first.
-    pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
+    /// a task on another core goes first. Reserved members are taken as `reserve` says.
+    pub(super) fn take(
+        &mut self,
+        bound: usize,
+        reserve: &Reserve,
+        view: &mut View,
+    ) -> Option<(Member, bool)> {
         let has_tokens = || view.pool_exchange().is_some_and(PoolExchange::has_tokens);
         if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {
             return None;
         }
-        if let Some(member) = view.idle_mut().take_last() {
+        let has_reserve = reserve.end > 0;
+        let listed = match has_reserve {
+            false => view.idle_mut().take_last(),
+            true => take_listed(reserve, view),
+        };
+        if let Some(member) = listed {
             // The list says only that one place is free. This core's own count and the last report show whether
             // the member has other tasks.
             let state = view.of(member);
@@ -88,7 +104,11 @@ impl Slots {
         }
         // Tokens of members that are no longer active are discarded.
         loop {
-            let (member, row) = view.pool_exchange()?.take_token()?;
+            let pool_exchange = view.pool_exchange()?;
+            let (member, row) = match has_reserve {
+                false => pool_exchange.take_token()?,
+                true => pool_exchange.take_token_in(&reserve.ranges())?,
+            };
             if view.is_active(member) {
                 // Free tokens fill the rows from the last one on. A token in `row` is the first of `rows - row` free
                 // ones; all places are free if these are at least `bound`.
@@ -149,4 +169,19 @@ impl Slots {
             }
         }
     }
+}
+
+/// Takes a member off this core's idle list: one of the newest, in the order of the ranges of `reserve`.
+#[cold]
+fn take_listed(reserve: &Reserve, view: &mut View) -> Option<Member> {
+    let list = view.idle_mut();
+    let ranges = reserve.ranges();
+    let newest = || (0..list.len()).rev().map(|place| list.at(place));
+    let of = |range: &Range<usize>, member: &Member| range.contains(&member.index());
+    let found = newest()
+        .take(CHECKED)
+        .find(|member| of(&ranges[0], member))
+        .or_else(|| newest().find(|member| ranges.iter().any(|range| of(range, member))))?;
+    list.remove(found);
+    Some(found)
 }

@@ -2,10 +2,11 @@
 //! ([`PolicySpec`]): `horus`, `lsq-smart(eps=0.2)`. Nodes, the simulator and the documentation of policies use them.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use super::member::Notify;
-use super::{AnyPolicy, CATALOGUE, ClassRules};
+use super::{AnyPolicy, CATALOGUE, ClassRules, LANES};
 use crate::nearest::did_you_mean;
 use crate::state::PublishedState;
 
@@ -17,6 +18,9 @@ pub(super) const BOOST: Parameter = Parameter::new("boost", 0.0, (0.0, 1e6)).omi
 /// The parameter `reserve` of policies; see [`ClassRules`].
 pub(super) const RESERVE: Parameter =
     Parameter::integer("reserve", 0.0, (0.0, 1024.0)).omitting_default();
+/// The parameter `slo` of policies: a time limit in microseconds for each lane; see [`ClassRules`].
+pub(super) const SLO: Parameter =
+    Parameter::new("slo", 0.0, (0.0, 1e9)).omitting_default().list(LANES);
 
 /// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines. Each
 /// policy's file defines its entry, and [`CATALOGUE`] lists all. `Entry::new` sets common values.
@@ -46,7 +50,7 @@ pub struct Entry {
     /// the sentence "so that ...".
     pub parameters_on_leaf: &'static str,
     /// Returns the rule by which members report their queues. This function and the next ones receive the values of
-    /// `parameters`, in order.
+    /// `parameters`, in order. A list parameter has [`Parameter::count`] of them.
     pub(super) notify: fn(&[f64]) -> Notify,
     /// Returns the policy's access to current queues.
     pub(super) queue_access: fn(&[f64]) -> QueueAccess,
@@ -107,12 +111,14 @@ pub struct Parameter {
     pub names: &'static [&'static str],
     /// True if the text of a policy omits the default value. Older releases refuse parameters unknown to them.
     pub omits_default: bool,
+    /// Maximum number of values, separated by `/` in the text. Omitted ones at the end have the default value.
+    pub count: usize,
 }
 
 impl Parameter {
     /// Creates a parameter that may have fractions.
     pub(super) const fn new(name: &'static str, default: f64, range: (f64, f64)) -> Self {
-        Self { name, default, range, whole: false, names: &[], omits_default: false }
+        Self { name, default, range, whole: false, names: &[], omits_default: false, count: 1 }
     }
 
     /// Creates a parameter with whole values.
@@ -131,9 +137,19 @@ impl Parameter {
         Self { omits_default: true, ..self }
     }
 
-    /// Returns true if the text of a policy contains this value.
-    fn shows(&self, value: f64) -> bool {
-        !self.omits_default || value.total_cmp(&self.default).is_ne()
+    /// Returns the parameter with up to `count` values.
+    pub(super) const fn list(self, count: usize) -> Self {
+        Self { count, ..self }
+    }
+
+    /// Returns true if this is not the default value.
+    fn differs(&self, value: f64) -> bool {
+        value.total_cmp(&self.default).is_ne()
+    }
+
+    /// Returns true if the text of a policy contains these values of the parameter.
+    fn shows(&self, values: &[f64]) -> bool {
+        !self.omits_default || values.iter().any(|&value| self.differs(value))
     }
 
     /// Formats a value.
@@ -142,8 +158,24 @@ impl Parameter {
         self.names.get(value as usize).map_or_else(|| value.to_string(), |&name| name.to_owned())
     }
 
+    /// Formats all values of the parameter, without default ones at the end of a list.
+    fn text_of_all(&self, values: &[f64]) -> String {
+        let last = values.iter().rposition(|&value| self.differs(value)).unwrap_or(0);
+        let texts: Vec<_> = values[..=last].iter().map(|&value| self.text(value)).collect();
+        texts.join("/")
+    }
+
+    /// Parses one value, or a list of values. `None` if a value is not allowed, or the list is too long.
+    fn parse(&self, text: &str) -> Option<Vec<f64>> {
+        let given = text.split('/').map(|text| self.parse_one(text.trim()));
+        let mut values = given.collect::<Option<Vec<_>>>()?;
+        let fits = values.len() <= self.count;
+        values.resize(self.count, self.default);
+        fits.then_some(values)
+    }
+
     /// Parses a value; `None` if it is not allowed.
-    fn parse(&self, text: &str) -> Option<f64> {
+    fn parse_one(&self, text: &str) -> Option<f64> {
         if !self.names.is_empty() {
             return self.names.iter().position(|name| *name == text).map(|index| index as f64);
         }
@@ -160,7 +192,11 @@ impl Parameter {
         }
         let (least, most) = self.range;
         let kind = if self.whole { ", whole numbers" } else { "" };
-        format!("{least} to {most}{kind}")
+        let list = match self.count {
+            1 => String::new(),
+            count => format!(", up to {count} values separated by `/`"),
+        };
+        format!("{least} to {most}{kind}{list}")
     }
 }
 
@@ -229,8 +265,23 @@ impl Entry {
     /// default, its workers do not choose: every reply carries the queue.
     #[must_use]
     pub fn members_choose_reports(&self) -> bool {
-        let defaults: Vec<_> = self.parameters.iter().map(|parameter| parameter.default).collect();
-        !matches!((self.notify)(&defaults), Notify::Reply | Notify::Never)
+        !matches!((self.notify)(&self.defaults()), Notify::Reply | Notify::Never)
+    }
+
+    /// Returns the default values of all parameters.
+    fn defaults(&self) -> Vec<f64> {
+        let values =
+            |parameter: &Parameter| std::iter::repeat_n(parameter.default, parameter.count);
+        self.parameters.iter().flat_map(values).collect()
+    }
+
+    /// Iterates over the parameters, each with the places of its values among the values of all.
+    fn places(&self) -> impl Iterator<Item = (&'static Parameter, Range<usize>)> {
+        self.parameters.iter().scan(0, |end, parameter| {
+            let start = *end;
+            *end += parameter.count;
+            Some((parameter, start..*end))
+        })
     }
 }
 
@@ -248,7 +299,7 @@ impl fmt::Display for Runs {
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
     entry: &'static Entry,
-    /// Values of the entry's parameters, in their order.
+    /// Values of the entry's parameters, in their order. A list has all of its values, here as in the entry's functions.
     values: Vec<f64>,
 }
 
@@ -326,6 +377,12 @@ pub enum PolicyError {
         /// Reason and fix.
         reason: String,
     },
+    /// Both `boost` and `slo` are given.
+    #[error("policy `{policy}`: `boost` and `slo` both order waiting tasks; give only one of them")]
+    TwoOrders {
+        /// Name of the policy.
+        policy: &'static str,
+    },
     /// A parameter is given more than once.
     #[error("policy `{policy}`: `{parameter}` is given twice; give each parameter once")]
     Twice {
@@ -339,7 +396,7 @@ pub enum PolicyError {
 impl PolicySpec {
     /// Creates a policy with its default parameters.
     pub(super) fn usual(entry: &'static Entry) -> Self {
-        Self { entry, values: entry.parameters.iter().map(|p| p.default).collect() }
+        Self { entry, values: entry.defaults() }
     }
 
     /// Returns the properties of the policy.
@@ -348,11 +405,11 @@ impl PolicySpec {
         self.entry
     }
 
-    /// Returns the value of a parameter, if the policy has it.
+    /// Returns the value of a parameter, if the policy has it; of a list, the first value.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<f64> {
-        let index = self.entry.parameters.iter().position(|parameter| parameter.name == name)?;
-        self.values.get(index).copied()
+        let (_, place) = self.entry.places().find(|(parameter, _)| parameter.name == name)?;
+        self.values.get(place.start).copied()
     }
 
     /// Returns the rule by which members report their queues under this policy.
@@ -418,11 +475,10 @@ impl fmt::Display for PolicySpec {
     /// Writes the policy as its `from_str` reads it, with its parameters by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.entry.name)?;
-        let shown = self.entry.parameters.iter().zip(&self.values);
-        let shown = shown.filter(|(parameter, value)| parameter.shows(**value));
+        let shown = self.entry.places().map(|(parameter, place)| (parameter, &self.values[place]));
         let mut open = "(";
-        for (parameter, value) in shown {
-            write!(f, "{open}{}={}", parameter.name, parameter.text(*value))?;
+        for (parameter, values) in shown.filter(|(parameter, values)| parameter.shows(values)) {
+            write!(f, "{open}{}={}", parameter.name, parameter.text_of_all(values))?;
             open = ", ";
         }
         if open == "(" { Ok(()) } else { f.write_str(")") }
@@ -453,7 +509,7 @@ impl FromStr for PolicySpec {
             PolicyError::Name { name: name.to_owned(), suggestion, known: known.join(", ") }
         })?;
         let Self { mut values, .. } = Self::usual(entry);
-        let mut is_given = vec![false; values.len()];
+        let mut is_given = vec![false; entry.parameters.len()];
         let list = arguments.map(str::trim).filter(|list| !list.is_empty());
         for (place, argument) in list.into_iter().flat_map(|list| list.split(',')).enumerate() {
             let argument = argument.trim();
@@ -470,14 +526,19 @@ impl FromStr for PolicySpec {
                     return Err(PolicyError::Missing { policy: entry.name, text });
                 }
             };
-            let (index, value) = parse_parameter(entry, key, value)?;
-            values[index] = value;
+            let (index, place, given) = parse_parameter(entry, key, value)?;
+            values[place].copy_from_slice(&given);
             if std::mem::replace(&mut is_given[index], true) {
                 let parameter = entry.parameters[index].name;
                 return Err(PolicyError::Twice { policy: entry.name, parameter });
             }
         }
-        Ok(Self { entry, values })
+        let spec = Self { entry, values };
+        let rules = spec.classes();
+        if rules.boost > 0.0 && rules.slo_us.iter().any(|&slo_us| slo_us > 0.0) {
+            return Err(PolicyError::TwoOrders { policy: entry.name });
+        }
+        Ok(spec)
     }
 }
 
@@ -487,15 +548,17 @@ fn known(entry: &Entry) -> String {
     if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
-/// Returns the index of the parameter `key` and its value, given as text.
+/// Returns the index of the parameter `key`, and the places of its values with the values, given as text.
 fn parse_parameter(
     entry: &'static Entry,
     key: &str,
     value: &str,
-) -> Result<(usize, f64), PolicyError> {
+) -> Result<(usize, Range<usize>, Vec<f64>), PolicyError> {
     // Papers write some parameters in upper case: jbt-d(T=500).
     let has_name = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key);
-    let Some(index) = entry.parameters.iter().position(has_name) else {
+    let mut places = entry.places().enumerate();
+    let Some((index, (parameter, place))) = places.find(|(_, (parameter, _))| has_name(parameter))
+    else {
         let names = entry.parameters.iter().map(|parameter| parameter.name);
         return Err(PolicyError::Parameter {
             policy: entry.name,
@@ -504,9 +567,8 @@ fn parse_parameter(
             known: known(entry),
         });
     };
-    let parameter = &entry.parameters[index];
     match parameter.parse(value) {
-        Some(number) => Ok((index, number)),
+        Some(values) => Ok((index, place, values)),
         None => Err(PolicyError::Value {
             policy: entry.name,
             parameter: parameter.name,

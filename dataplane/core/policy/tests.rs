@@ -817,6 +817,51 @@ fn places_under_a_central_queue_are_the_pools() {
     }
 }
 
+/// Places of reserved members on three cores: a core that may not take them leaves them free.
+// promise: scheduling.3
+#[test]
+fn cores_share_reserved_places() {
+    for bound in [1, 2] {
+        let policy = format!("jbsq(k={bound}, reserve=2)");
+        let mut cores = Cores::new(&policy, 5, 3);
+        // 40 short and 40 long tasks of each core teach it which class is long.
+        for core in 0..3 {
+            for round in 0..80 {
+                cores.exchange(true);
+                let member = pick(&mut cores.dispatchers[core]).member;
+                let (class, service_ns) = [(1, 1_000), (2, 100_000)][round % 2];
+                let report = Report::new(member, Load(0), service_ns).with_class(class);
+                cores.dispatchers[core].reply(&report);
+            }
+        }
+        cores.exchange(true);
+        let choose = |cores: &mut Cores, core: usize, class| {
+            let pick = cores.dispatchers[core].choose(Task::new(class), || None);
+            cores.exchange(true);
+            pick.map(|pick| pick.member.index())
+        };
+        // Long tasks fill the last three members only, from any core.
+        for place in 0..3 * bound {
+            let member = choose(&mut cores, place % 3, 2).unwrap();
+            assert!(member >= 2, "{policy}");
+        }
+        assert_eq!([0, 1, 2].map(|core| choose(&mut cores, core, 2)), [None; 3], "{policy}");
+        let mut short: Vec<_> = (0..2 * bound).map(|n| choose(&mut cores, n % 3, 1)).collect();
+        short.sort_unstable();
+        let mut reserved: Vec<_> = (0..2 * bound).map(|n| Some(n % 2)).collect();
+        reserved.sort_unstable();
+        assert_eq!(short, reserved, "{policy}");
+        assert_eq!(choose(&mut cores, 0, 1), None, "{policy}");
+        // A freed place of a reserved member serves short tasks only; another one serves both.
+        reply(&mut cores.dispatchers[0], 1, 0);
+        cores.exchange(true);
+        assert_eq!([2, 1].map(|class| choose(&mut cores, 0, class)), [None, Some(1)], "{policy}");
+        reply(&mut cores.dispatchers[0], 4, 0);
+        cores.exchange(true);
+        assert_eq!(choose(&mut cores, 0, 2), Some(4), "{policy}");
+    }
+}
+
 // promise: scheduling.2
 #[test]
 fn longest_waiting_task_goes_first_unless_stalled() {
@@ -1046,16 +1091,31 @@ fn stream_seeds_differ() {
 }
 
 #[test]
-fn default_boost_and_reserve_are_omitted() {
+fn parameters_for_classes_are_omitted_by_default() {
     for (text, written) in [
         ("eft", "eft"),
         ("eft(boost=0, reserve=3)", "eft(reserve=3)"),
         ("eft(1.5, 0)", "eft(boost=1.5)"),
         ("jbsq(3)", "jbsq(k=3, silence-ms=0)"),
         ("cfcfs(boost=2)", "cfcfs(silence-ms=0, boost=2)"),
+        ("eft(slo= 0/50 /500/0)", "eft(slo=0/50/500)"),
+        ("cfcfs(0, 0, 2, 7)", "cfcfs(silence-ms=0, reserve=2, slo=7)"),
     ] {
         let policy: PolicySpec = text.parse().unwrap();
         assert_eq!(policy.to_string(), written);
         assert_eq!(written.parse(), Ok(policy));
+    }
+}
+
+#[test]
+fn wrong_lists_and_two_orders_are_refused() {
+    for (text, reason) in [
+        ("eft(slo=1/2/3/4/5/6/7/8/9)", "up to 8 values separated by `/`"),
+        ("eft(slo=50/)", "`slo` is 50/, allowed is 0 to 1000000000"),
+        ("eft(boost=1/2)", "`boost` is 1/2, allowed is 0 to 1000000"),
+        ("jbsq(boost=1, slo=50)", "give only one of them"),
+    ] {
+        let error = text.parse::<PolicySpec>().unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
     }
 }

@@ -8,6 +8,7 @@
 //! The alternative was shared words. They moved a cache line between cores for nearly every reply, and each core still
 //! missed the tasks that other cores had just sent. docs/explanation/consistency.md compares both.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU64;
@@ -361,6 +362,17 @@ impl PoolExchange {
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
         self.tokens.take(self.tokens_max, self.first_word)
+    }
+
+    /// Like [`PoolExchange::take_token`], with preferences: among members with equally many free tokens, those of an
+    /// earlier range go first. Members in no range keep their tokens.
+    #[must_use]
+    pub fn take_token_in(&self, ranges: &[Range<usize>]) -> Option<(Member, usize)> {
+        (0..self.tokens_max).find_map(|level| {
+            let take =
+                |range: &Range<usize>| self.tokens.take_in(level, self.first_word, range.clone());
+            Some((ranges.iter().find_map(take)?, level))
+        })
     }
 
     /// Returns true if a token of this member is free.

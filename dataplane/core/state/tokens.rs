@@ -6,6 +6,7 @@
 //! clearing its bit in one atomic step, so two cores never have the same one. `Relaxed` order suffices: a token guards
 //! no other memory.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -63,25 +64,37 @@ impl Tokens {
     #[inline]
     #[must_use]
     pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
-        (0..levels.min(LEVELS)).find_map(|level| {
-            let row = &self.words[level * self.row..][..self.row];
-            (0..self.row).find_map(|step| {
-                let index = (from + step) % self.row;
-                loop {
-                    let word = row[index].load(Relaxed);
-                    let bit = word & word.wrapping_neg(); // the lowest bit that is set
-                    if bit == 0 {
-                        return None;
-                    }
-                    // Another core may have taken the bit first. Then the search in this word repeats.
-                    if row[index].fetch_and(!bit, Relaxed) & bit != 0 {
-                        return Some((
-                            Member((64 * index + bit.trailing_zeros() as usize) as u16),
-                            level,
-                        ));
-                    }
+        (0..levels.min(LEVELS)).find_map(|level| Some((self.search(level, from, |_| !0)?, level)))
+    }
+
+    /// Like [`Tokens::take`], for a token of this level of one of these members.
+    #[must_use]
+    pub fn take_in(&self, level: usize, from: usize, members: Range<usize>) -> Option<Member> {
+        // Bits of a word that belong to members below `end`.
+        let below = |end: usize, index: usize| match end.saturating_sub(64 * index) {
+            bits @ 0..64 => (1 << bits) - 1,
+            _ => !0,
+        };
+        self.search(level, from, |index| below(members.end, index) & !below(members.start, index))
+    }
+
+    /// Takes a token of this level. `allowed` returns the bits of a word that may be taken.
+    #[inline(always)]
+    fn search(&self, level: usize, from: usize, allowed: impl Fn(usize) -> u64) -> Option<Member> {
+        let row = &self.words[level * self.row..][..self.row];
+        (0..self.row).find_map(|step| {
+            let index = (from + step) % self.row;
+            loop {
+                let word = row[index].load(Relaxed) & allowed(index);
+                let bit = word & word.wrapping_neg(); // the lowest bit that is set
+                if bit == 0 {
+                    return None;
                 }
-            })
+                // Another core may have taken the bit first. Then the search in this word repeats.
+                if row[index].fetch_and(!bit, Relaxed) & bit != 0 {
+                    return Some(Member((64 * index + bit.trailing_zeros() as usize) as u16));
+                }
+            }
         })
     }
 
@@ -167,6 +180,19 @@ mod tests {
         assert!(
             tokens.put(Member(5), 1) && tokens.take_of(Member(5)) && !tokens.take_of(Member(5))
         );
+    }
+
+    #[test]
+    fn search_stays_among_the_given_members() {
+        let tokens = tokens(200);
+        for member in [3, 63, 64, 130, 199] {
+            assert!(tokens.put(Member(member), 1));
+        }
+        let take = |from, members| tokens.take_in(0, from, members).map(|member| member.0);
+        assert_eq!((take(0, 0..3), take(1, 4..63), take(3, 131..199)), (None, None, None));
+        assert_eq!((take(2, 64..usize::MAX), take(0, 64..usize::MAX)), (Some(130), Some(64)));
+        assert_eq!((take(3, 0..64), take(0, 4..64), take(0, 0..64)), (Some(3), Some(63), None));
+        assert_eq!((take(1, 0..200), tokens.has_some(1)), (Some(199), false));
     }
 
     // promise: scheduling.2

@@ -16,6 +16,7 @@
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
 use crate::policy::ReserveUse;
+use crate::policy::classes::reserved_end;
 use crate::policy::sample::{below, select};
 
 /// Maximum number of classes, one bit each in `best_classes`. Without reserved members each speed has one class, with
@@ -182,8 +183,6 @@ impl SpeedRanks {
         make_steps(&mut self.steps, steps_max);
         self.class.clear();
         self.class.extend(all.map(|member| nearest(&self.steps, rate(member))));
-        let reserve = reserve.min(active.len().saturating_sub(1));
-        // Number below which members are reserved.
         let end = reserved_end(members, active, reserve);
         for class in &mut self.class[..end] {
             *class += self.steps.len() as u8;
@@ -191,7 +190,7 @@ impl SpeedRanks {
         self.classes.clear();
         self.classes.reserve((2 * members).clamp(1, CLASSES_MAX));
         let mut start = 0;
-        let sets = if reserve == 0 { 1 } else { 2 };
+        let sets = if end == 0 { 1 } else { 2 };
         let speeds = self.steps.iter().cycle().take(sets * self.steps.len());
         for (number, &speed) in speeds.enumerate() {
             let mut order = Stretches::default();
@@ -567,17 +566,6 @@ impl Rank for SpeedRanks {
             self.compare_changed();
         }
     }
-}
-
-/// Returns the least number below which `reserve` of the active members lie; 0 without a reserve.
-fn reserved_end(members: usize, active: &[Member], reserve: usize) -> usize {
-    let (mut low, mut high) = (0, members);
-    while low < high {
-        let middle = usize::midpoint(low, high);
-        let below = active.iter().filter(|member| member.index() < middle).count();
-        (low, high) = if below >= reserve { (low, middle) } else { (middle + 1, high) };
-    }
-    low
 }
 
 /// Reduces the members' speeds to the distinct positive ones in ascending order; without any, to 1. If there are too
