@@ -224,6 +224,7 @@ impl Policies {
         for dispatcher in &mut self.dispatchers {
             let (members, core) = (dispatcher.view().members(), dispatcher.core());
             dispatcher.swap_policy(&mut PreparedPolicy::new(policy, members, core));
+            dispatcher.review_members(); // the new policy knows neither speeds nor absent members
         }
     }
 

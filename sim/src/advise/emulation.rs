@@ -406,6 +406,22 @@ mod tests {
         assert!(gain < 0.1, "{running} is worse by {gain}:\n{text}\n{}", report.text());
     }
 
+    /// `sed` without the speeds has a p99 several times the predicted one.
+    #[test]
+    fn new_policy_knows_the_speeds() {
+        let mut arguments = pool("0.9", "exp(5ms)");
+        arguments.conditions.speeds = Some("8x1,8x10".to_owned());
+        arguments.conditions.delay = None;
+        let sed = Some("sed".to_owned());
+        let arguments = Arguments { running: sed.clone(), policy: sed, ..arguments };
+        let length = Duration::from_secs(30);
+        let clock = || Duration::ZERO;
+        let outcome =
+            Emulation { arguments, changes: Vec::new(), length, seed: 1, clock }.run().unwrap();
+        let text: Vec<_> = outcome.decisions.iter().map(ToString::to_string).collect();
+        assert!(outcome.running == "sed" && text.len() > 2, "{text:?}");
+    }
+
     #[test]
     fn pool_follows_the_load() {
         check("0.5", "load 0.95", pool("0.95", "exp(5ms)"));
