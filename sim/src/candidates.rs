@@ -27,9 +27,11 @@ pub fn class_policies(classes: usize, workers: usize) -> Vec<String> {
     reserves.retain(|reserve| (1..workers).contains(reserve));
     reserves.sort_unstable();
     reserves.dedup();
-    let boosted = ["cfcfs(boost=1)", "eft(boost=1)"].map(str::to_owned);
-    let reserved = reserves.into_iter().map(|n| format!("eft(boost=1, reserve={n})"));
-    boosted.into_iter().chain(reserved).collect()
+    let variants = |policy: &'static str| {
+        let reserved = reserves.iter().map(move |n| format!("{policy}(boost=1, reserve={n})"));
+        std::iter::once(format!("{policy}(boost=1)")).chain(reserved)
+    };
+    ["cfcfs", "eft"].into_iter().flat_map(variants).collect()
 }
 
 #[cfg(test)]
@@ -41,10 +43,10 @@ mod tests {
     #[test]
     fn class_policies_need_classes_and_leave_workers() {
         assert!(class_policies(1, 32).is_empty());
-        assert_eq!(class_policies(2, 2).len(), 3);
+        assert_eq!(class_policies(2, 2).len(), 4);
         let policies = class_policies(3, 32);
         assert_eq!(policies.last().unwrap(), "eft(boost=1, reserve=4)");
-        assert_eq!(policies.len(), 6);
+        assert_eq!(policies.len(), 10);
         assert!(policies.iter().all(|policy| policy.parse::<PolicySpec>().is_ok()));
     }
 }
