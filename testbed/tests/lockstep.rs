@@ -133,7 +133,13 @@ fn workers_with_shared_cores_match_the_simulator() {
 // promise: emulated-time.1
 #[test]
 fn classes_match_the_simulator() {
-    for policy in ["jbsq(k=1, boost=1)", "cfcfs(boost=10)", "eft(boost=1, reserve=2)"] {
+    for policy in [
+        "jbsq(k=1, boost=1)",
+        "jbsq(k=2, boost=1, reserve=3)",
+        "cfcfs(boost=10)",
+        "cfcfs(slo=0/50/200/1000, reserve=2)",
+        "eft(boost=1, reserve=2)",
+    ] {
         for (cores, load) in [("1", "0.9"), ("2", "0.95")] {
             let outcome = compare(&config(|args| {
                 args.policy = Some(policy.to_owned());

@@ -425,9 +425,10 @@ fn boost_and_reserve_protect_short_tasks() {
 }
 
 /// Long tasks need more than half of the workers, which is all that the reserve leaves them. On two cores, and over a long
-/// round trip, no task waits at the dispatcher.
+/// round trip, no task waits at the dispatcher under `eft`.
 #[test]
 fn too_large_a_reserve_overloads_no_pool() {
+    let policies = "eft(boost=1, reserve=8),cfcfs(boost=1, reserve=8),jbsq(k=2, reserve=8)";
     for (dispatchers, delay) in [("1", "0us"), ("2", "0us"), ("1", "200us")] {
         let rows = sim::rows(&args(&[
             ("model", "ct"),
@@ -438,10 +439,13 @@ fn too_large_a_reserve_overloads_no_pool() {
             ("load", "0.8"),
             ("service", "mix(0.34*fixed(5us),0.33*fixed(50us),0.33*fixed(500us))"),
             ("tasks", "60000"),
-            ("policy", "eft(boost=1, reserve=8)"),
+            ("policy", policies),
         ]));
-        let row = rows.unwrap().remove(0);
-        assert!(!row.unstable, "{dispatchers} dispatchers, {delay}: {row:?}");
+        for row in rows.unwrap() {
+            // Two tasks at a member are too few for this round trip.
+            let is_too_few = row.policy.starts_with("jbsq") && delay == "200us";
+            assert!(!row.unstable || is_too_few, "{dispatchers} dispatchers, {delay}: {row:?}");
+        }
     }
 }
 

@@ -156,6 +156,9 @@ struct Bound {
     members: usize,
     /// Number of dispatcher cores that share the tasks.
     cores: usize,
+    /// True if more tasks wait than all members may hold, in a pool with reserved members. These members are not busy
+    /// all the time, so that the utilisation does not show that the bound is too small.
+    is_backlogged: bool,
     measured: MemberStatistics,
     /// Number of replies in a measurement window.
     window_replies: u64,
@@ -175,7 +178,8 @@ impl Bound {
     #[inline(never)]
     fn end_window(&mut self, notes: ReplyNotes, now_ns: u64) -> ReplyNotes {
         self.measured.notes = notes;
-        self.measured.end_window(now_ns, self.members, self.cores, self.tasks);
+        let Self { members, cores, tasks, is_backlogged, .. } = *self;
+        self.measured.end_window(now_ns, members, cores, tasks, is_backlogged);
         if self.adapts && self.measured.is_warm() {
             self.tasks = self.measured.bound();
         }
@@ -252,6 +256,9 @@ impl ReplyRun<'_> {
 struct FreePlaces {
     ranks: Ranks,
     core: Core,
+    /// True if tasks to these members measure round trips. Not at reserved members: their short tasks follow each other
+    /// so closely that some are always in flight. [`Losses`] then takes these for lost ones.
+    measures: bool,
     /// Position of the next check for changes by other cores.
     cursor: usize,
 }
@@ -364,13 +371,19 @@ impl Bounded {
     /// count as lost; `None` derives the time from service times.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
-        let free = || FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
+        let free = |measures| FreePlaces {
+            ranks: Ranks::default(),
+            core: Core::ONLY,
+            measures,
+            cursor: 0,
+        };
         let measured = MemberStatistics::default();
         let bound = Bound {
             tasks: bound,
             adapts: false,
             members: 0,
             cores: 1,
+            is_backlogged: false,
             measured,
             window_replies: 0,
             answers: 0,
@@ -379,8 +392,8 @@ impl Bounded {
         let losses = Losses::default();
         Self {
             silence: SilenceChecks::new(silence_ns),
-            free: free(),
-            reserved_free: free(),
+            free: free(true),
+            reserved_free: free(false),
             reserve: Reserve::default(),
             slots: Slots::default(),
             agreed_bound: None,
@@ -428,7 +441,7 @@ impl Bounded {
         rng: &mut Rng,
     ) {
         let (bound, activity) = (measurements.bound.tasks, &mut measurements.activity[..]);
-        let first = LastActivity::new(view.now_ns(), true); // for a member without other tasks
+        let first = LastActivity::new(view.now_ns(), free.measures); // for a member without other tasks
         let mut front = free.ranks.open();
         for pick in picks {
             let found;
@@ -480,11 +493,11 @@ impl Bounded {
     /// Picks a member for each task, for cores that share the members' places ([`Slots`]). Ends at the first task
     /// without a place.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
-        let first = LastActivity::new(view.now_ns(), true);
         let bound = self.bound();
         for pick in picks {
             let Some((member, idle)) = self.slots.take(bound, &self.reserve, view) else { break };
             view.sent(member);
+            let first = LastActivity::new(view.now_ns(), !self.reserve.has(member));
             // It matters only whether the member had a task, not how many.
             self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
             *pick = Some(Pick { member, idle });
@@ -582,6 +595,10 @@ impl Policy for Bounded {
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
         picks.fill(None); // a run ends at the first task without a place, and does not write the remaining picks
+        if self.reserve.end > 0 {
+            let bound = &mut self.measurements.bound;
+            bound.is_backlogged = view.waiting() * bound.cores > bound.members * bound.tasks;
+        }
         if view.pool_exchange().is_some() {
             return self.pick_shared(picks, view);
         }
