@@ -14,11 +14,10 @@ use rand::SeedableRng as _;
 use wedjat_core::io::{Buf, Token};
 use wedjat_core::limits::CORES_MAX;
 use wedjat_core::node::Timing;
-use wedjat_core::policy::{Core, Dispatcher, Rng, stream_seed};
+use wedjat_core::policy::{Core, Rng, stream_seed};
 use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
 use wedjat_core::role::agent::{
-    AgentCommands, Packet, Parts, PoolWorkers, QueueReports, Registrar, Signer, WorkerLink,
-    WorkerSet,
+    AgentCommands, Packet, Parts, QueueReports, Registrar, Signer, WorkerLink, WorkerSet,
 };
 use wedjat_core::role::colocated::{self, WireNetwork};
 use wedjat_core::state::table::{Entries, Role, Spec, agents_file};
@@ -82,27 +81,18 @@ fn worker_sets<B: Buf + Token>(
     host: &HostConfig,
     table: &Table,
     mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
-) -> Vec<PoolWorkers<B>> {
+) -> Vec<WorkerSet<Packet<B>>> {
     let membership = Membership::of_host(host);
     let timeout = timeout(host, table);
     let mut channel = 0;
     let mut worker_sets = Vec::new();
-    for (index, pool) in host.pools.iter().enumerate() {
-        let view = table.view(0, index);
-        let seed = stream_seed(table.seed(), 0, index);
-        let mut dispatcher = Dispatcher::new(&pool.settings.policy, view, Core::ONLY, seed)
-            .with_queue(pool.settings.queue, pool.settings.overflow);
-        // Speeds are `None` if all workers are equally fast.
-        let entry = membership.pools[index].as_ref();
-        if let Some(speeds) = entry.and_then(|pool| pool.speeds(dispatcher.view().members())) {
-            dispatcher.set_rates(&speeds);
-        }
-        let entries = pool.workers.iter().map(|&id| {
+    for (index, pool) in membership.pools.iter().flatten().enumerate() {
+        let dispatcher = pool.dispatcher(index, table, Core::ONLY);
+        let entries = pool.members.iter().flatten().map(|worker| {
             channel += 1;
-            (WorkerIdentity { id, pool: pool.id }, link(channel - 1))
+            (WorkerIdentity { id: worker.id, pool: pool.id }, link(channel - 1))
         });
-        let workers = WorkerSet::new(dispatcher, entries.collect(), timeout);
-        worker_sets.push(PoolWorkers { pool: Some(pool.id), workers });
+        worker_sets.push(WorkerSet::new(pool.id, dispatcher, entries.collect(), timeout));
     }
     worker_sets
 }
@@ -247,18 +237,9 @@ fn control_of<B: Buf + Token>(
     signer: Option<Arc<Signer>>,
 ) -> Control<AgentCores<B>> {
     let &HostConfig { slots, payload, payload_max, .. } = host;
-    let (timeout, seed) = (timeout(host, table), table.seed());
-    let parts = AgentParts {
-        region,
-        commands,
-        slots,
-        payload,
-        payload_max,
-        has_leaf,
-        timeout,
-        seed,
-        signer,
-    };
+    let timeout = timeout(host, table);
+    let parts =
+        AgentParts { region, commands, slots, payload, payload_max, has_leaf, timeout, signer };
     let cores = AgentCores::new(parts, &membership);
     Control::of(Arc::clone(table), membership, cores)
 }

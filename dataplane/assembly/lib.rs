@@ -40,7 +40,7 @@ use crossbeam_queue::ArrayQueue;
 
 use wedjat_core::limits::{QUEUED_TASKS_MIN, SPINES_MAX};
 use wedjat_core::node::Commands;
-use wedjat_core::policy::{Core, Dispatcher, stream_seed};
+use wedjat_core::policy::{Core, stream_seed};
 use wedjat_core::role::colocated::WireNetwork;
 use wedjat_core::stage::fabric::{Fabric, Shared};
 use wedjat_core::stage::network::{FixedNetwork, NetworkError};
@@ -52,7 +52,6 @@ use wedjat_core::state::{StateError, Table};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{Config, HostConfig};
 use wedjat_desired::control::{LeafCores, Membership};
-use wedjat_desired::state::Pool;
 
 /// Returns the configured seed of all random streams, or one from the current time and the process id. The state shows
 /// the seed, so that the run can be repeated. A chosen seed is below 2^63, because a file has no larger integers.
@@ -153,9 +152,9 @@ pub fn network(
 /// # Panics
 /// If there is no core.
 #[must_use]
-pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
+pub fn cores(stages: &[Stages]) -> (LeafCores, Vec<Commands>) {
     let commands: Vec<_> = stages.iter().map(|_| Commands::default()).collect();
-    (LeafCores::new(stages, commands.clone(), table.seed()), commands)
+    (LeafCores::new(stages, commands.clone()), commands)
 }
 
 /// Builds the stages of all cores, around the [`network`] of the node at its first membership. `macs` are as for
@@ -213,19 +212,10 @@ pub fn stages_of_core(
     let core = Core { index, count: config.leaf.cores.len() };
     let (ticks_hz, seed, limits) = (table.ticks_hz(), table.seed(), table.limits());
     let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
-        // Each dispatcher has its own random stream, so that the cores choose independently.
-        let seed = stream_seed(seed, index, pool);
-        let Pool { policy, queue, overflow, .. } = &entry.settings;
-        let mut dispatcher = Dispatcher::new(policy, table.view(index, pool), core, seed)
-            .with_queue(*queue, *overflow);
-        let places = dispatcher.view().members();
+        let mut dispatcher = entry.dispatcher(pool, table, core);
         // A spine needs the leaves' numbers of workers even if all are equal.
-        let speeds = match config.role {
-            Role::Spine => Some(entry.speeds_of_all(places)),
-            _ => entry.speeds(places),
-        };
-        if let Some(speeds) = speeds {
-            dispatcher.set_rates(&speeds);
+        if config.role == Role::Spine {
+            dispatcher.set_rates(&entry.speeds_of_all(dispatcher.view().members()));
         }
         dispatcher
     });

@@ -91,7 +91,7 @@ pub fn stages(text: &str, key: Option<Key>) -> StagesRig {
 /// Builds all cores of a leaf from its stages. Returns them with its state table and its control.
 pub fn leaves(staged: StagesRig, sizes: Sizes) -> (Vec<CoreRig>, Arc<Table>, Control) {
     let StagesRig { config, stages, table, membership } = staged;
-    let (cores, commands) = assembly::cores(&stages, &table);
+    let (cores, commands) = assembly::cores(&stages);
     let control = Control::of(Arc::clone(&table), membership, cores);
     let core = |(stages, commands): (Stages, Commands)| {
         let frames = FramePool::new(sizes.frames, sizes.bytes);
@@ -256,7 +256,7 @@ pub fn colocated(staged: StagesRig, sizes: Sizes) -> ColocatedRig {
     let StagesRig { config, mut stages, table, membership } = staged;
     let frames = FramePool::new(sizes.frames, sizes.bytes);
     let (near, far): (Vec<_>, _) = config.ports.iter().map(|_| pair(sizes.depth, &frames)).unzip();
-    let (cores, mut commands) = assembly::cores(&stages, &table);
+    let (cores, mut commands) = assembly::cores(&stages);
     let host = config.agent.as_ref().expect("an [agent]");
     let region = region(host);
     let (parts, _, agent) =

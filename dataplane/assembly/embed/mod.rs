@@ -211,7 +211,7 @@ impl Scheduler {
         let table = crate::table(config, ticks_hz)?;
         let membership = Membership::of(config);
         let stages = crate::stages(config, &membership, macs, &table)?;
-        let (cores, commands) = crate::cores(&stages, &table);
+        let (cores, commands) = crate::cores(&stages);
         // The library cannot send load signals to spines, so the control refuses changes that add a spine to a pool.
         let control = Control::of(Arc::clone(&table), membership, cores.without_spines());
         let counters = (0..stages.len()).map(|core| table.counters(core)).collect();

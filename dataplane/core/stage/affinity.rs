@@ -103,10 +103,19 @@ struct UnfinishedTask {
 /// Unfinished tasks of a pool, oldest first. Tasks that were finished or removed in the meantime stay until they reach
 /// the front. A task that still receives packets at its check moves to the end.
 #[derive(Debug)]
-pub struct PoolQueue {
+pub struct UnfinishedTasks {
     tasks: VecDeque<UnfinishedTask>,
     /// Number of tasks at the front that have lost their credit, or had none to take.
     reclaimed: usize,
+}
+
+impl UnfinishedTasks {
+    /// Allocates the queue of a pool that is added at run time. The control calls it, because polling cores must not
+    /// allocate. A task that leaves a full queue returns its credit only when its entry is needed.
+    #[must_use]
+    pub fn of_new_pool() -> Self {
+        Self { tasks: VecDeque::with_capacity(NEW_POOL), reclaimed: 0 }
+    }
 }
 
 /// Result of a search in the table: the member that has the task's earlier packets.
@@ -142,7 +151,7 @@ pub struct AffinityTable {
     /// Maximum number of unfinished tasks of a source.
     per_source: u32,
     /// Unfinished tasks of each pool, by index.
-    queues: Vec<PoolQueue>,
+    queues: Vec<UnfinishedTasks>,
     /// Credits of removed tasks, as index of the pool and member. [`AffinityTable::expire`] returns them to the caller.
     lost: Vec<(usize, Member)>,
     /// Number of the last task.
@@ -157,7 +166,7 @@ impl AffinityTable {
         let sets = capacity.div_ceil(WAYS).next_power_of_two();
         // Twice a pool's share of the entries, because its queue also holds tasks finished or removed by now.
         let per_pool = (2 * WAYS * sets).div_ceil(pools.max(1)).max(64);
-        let queue = |_| PoolQueue { tasks: VecDeque::with_capacity(per_pool), reclaimed: 0 };
+        let queue = |_| UnfinishedTasks { tasks: VecDeque::with_capacity(per_pool), reclaimed: 0 };
         Self {
             sets: vec![[EMPTY; WAYS]; sets].into_boxed_slice(),
             timeout_ticks,
@@ -170,16 +179,9 @@ impl AffinityTable {
         }
     }
 
-    /// Allocates the queue of unfinished tasks for one more pool. The control calls it, because polling cores must not
-    /// allocate. A task that leaves a full queue returns its credit only when its entry is needed.
-    #[must_use]
-    pub fn queue_of_a_pool() -> PoolQueue {
-        PoolQueue { tasks: VecDeque::with_capacity(NEW_POOL), reclaimed: 0 }
-    }
-
     /// Adds a pool, the last by index. Allocates nothing up to the number of pools given to
     /// [`AffinityTable::make_room`].
-    pub fn add_pool(&mut self, queue: PoolQueue) {
+    pub fn add_pool(&mut self, queue: UnfinishedTasks) {
         self.queues.push(queue);
     }
 

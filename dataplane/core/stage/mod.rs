@@ -44,7 +44,7 @@ pub use liveness::{Liveness, NeighbourProbe};
 pub use network::{Network, Server};
 pub use parse::{Packet, PacketKind};
 pub use spec::{IpOptions, PortAddress, PortV6, Side};
-pub use update::{Capacity, DispatcherChange, NewPool, Step, Update};
+pub use update::{Capacity, DispatcherChange, Step, Update};
 
 use fabric::{Fabric, Numbers, OutgoingMessage};
 use fast::Tables;

@@ -8,23 +8,12 @@
 //! A *linked* pool of a leaf gets its tasks from a spine. If all its members are drained, they *linger* for a
 //! time: they still receive the tasks that were in flight from the spine.
 
-use super::affinity::PoolQueue;
+use super::affinity::UnfinishedTasks;
 use super::fabric::Fabric;
 use super::{Recognition, Stages};
 use crate::limits::QUEUE_MAX;
 use crate::policy::{Dispatcher, Overflow, PreparedPolicy};
 use crate::state::Member;
-
-/// A pool that is new to a core.
-#[derive(Debug)]
-pub struct NewPool {
-    /// Dispatcher of the pool on this core.
-    pub dispatcher: Dispatcher,
-    /// True if other schedulers also send tasks to its workers.
-    pub shared_workers: bool,
-    /// Queue of its unfinished tasks.
-    pub unfinished: PoolQueue,
-}
 
 /// Change to a pool's dispatcher, on a leaf, a spine or an agent.
 #[derive(Debug)]
@@ -53,10 +42,14 @@ impl DispatcherChange {
 pub enum Step {
     /// Adds a pool: at the next index, or in the place of an ended one.
     Begin {
-        /// The pool; afterwards, the ended one's dispatcher and the unused queue, or `None`.
-        new: Box<Option<NewPool>>,
         /// Index of the pool.
         pool: usize,
+        /// Its dispatcher on this core; afterwards, the ended pool's, or `None`.
+        dispatcher: Box<Option<Dispatcher>>,
+        /// True if other schedulers also send tasks to its workers.
+        shared_workers: bool,
+        /// Queue of its unfinished tasks; afterwards `None`, or the unused queue.
+        unfinished: Option<UnfinishedTasks>,
     },
     /// Changes the worker at the member's place: another one, none, or the same one on a moved server.
     Register {
@@ -185,7 +178,10 @@ impl Stages {
     /// Applies one change.
     fn step(&mut self, step: &mut Step) {
         match step {
-            Step::Begin { new, pool } => self.begin(*pool, new),
+            Step::Begin { pool, dispatcher, shared_workers, unfinished } => {
+                self.begin(*pool, dispatcher, unfinished);
+                self.liveness.set_shared(*pool, *shared_workers);
+            }
             // The watch follows the network, which has the change already.
             &mut Step::Register { pool, member } => {
                 let dispatcher = &mut self.dispatchers[pool];
@@ -258,19 +254,20 @@ impl Stages {
         }
     }
 
-    /// Adds a pool, or puts it in the place of an ended one and leaves that one in `place`. The place's queue of
-    /// unfinished tasks stays: the tasks of the ended pool are no longer in the affinity table.
-    fn begin(&mut self, pool: usize, place: &mut Option<NewPool>) {
-        let Some(mut new) = place.take() else { return };
-        if pool < self.dispatchers.len() {
-            std::mem::swap(&mut self.dispatchers[pool], &mut new.dispatcher);
-            self.liveness.set_shared(pool, new.shared_workers);
-            *place = Some(new);
-            return;
+    /// Adds a pool, or puts it in the place of an ended one and leaves that one's dispatcher in `place`. The place's
+    /// queue of unfinished tasks stays: the tasks of the ended pool are no longer in the affinity table.
+    fn begin(
+        &mut self,
+        pool: usize,
+        place: &mut Option<Dispatcher>,
+        unfinished: &mut Option<UnfinishedTasks>,
+    ) {
+        if let (Some(ended), Some(new)) = (self.dispatchers.get_mut(pool), place.as_mut()) {
+            std::mem::swap(ended, new);
+        } else if let (Some(mut new), Some(unfinished)) = (place.take(), unfinished.take()) {
+            self.liveness.add_pool(&self.network, &mut new);
+            self.dispatchers.push(new);
+            self.affinity.add_pool(unfinished);
         }
-        self.liveness.add_pool(&self.network, &mut new.dispatcher);
-        self.liveness.set_shared(pool, new.shared_workers);
-        self.dispatchers.push(new.dispatcher);
-        self.affinity.add_pool(new.unfinished);
     }
 }

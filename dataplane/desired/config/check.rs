@@ -20,7 +20,7 @@ use wedjat_core::state::table::{Limits, Role};
 use super::address::{self, UNSPECIFIED, is_edge, reaches};
 use super::agent::HostConfig;
 use super::fault::ConfigFault;
-use super::faults::{FaultCollector, UniqueKeys, quoted};
+use super::faults::{FaultCollector, UniqueKeys, quoted, some_ids};
 use super::keys;
 use super::leaf::{Config, LeafConfig, ServerConfig};
 use super::pool::PoolConfig;
@@ -44,10 +44,11 @@ pub fn config(
     let spines = racks::spines(&mut faults, &raw);
     let local_pools = raw.agent.iter().flat_map(|agent| &agent.pool);
     let local_pools: HashSet<_> = local_pools.map(|pool| *pool.id.get_ref()).collect();
-    let context = PoolContext { spines: &spines, local_pools: &local_pools };
-    let pools = raw.pool.iter();
-    let pools: Vec<_> =
-        pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
+    let pool = |entry: &raw::Pool| {
+        let is_local = local_pools.contains(entry.id.get_ref());
+        self::pool(&mut faults, &raw, (entry, is_local), &spines)
+    };
+    let pools: Vec<_> = raw.pool.iter().filter_map(pool).collect();
     let pools_with_key: HashSet<_> =
         pools.iter().filter(|pool| pool.settings.key.is_some()).map(|pool| pool.id).collect();
     let servers: Vec<_> = match raw.role {
@@ -198,30 +199,22 @@ fn port(faults: &mut FaultCollector, raw: &raw::Port) -> PortConfig {
     PortConfig { side: *raw.side.get_ref(), ip_options, ..port }
 }
 
-/// Context for the checks of a pool's entry.
-struct PoolContext<'a> {
-    /// Spines of the file.
-    spines: &'a [Spine],
-    /// Ids of pools with workers on the leaf's own core.
-    local_pools: &'a HashSet<u16>,
-}
-
 /// Returns the checked pool; `None` if its policy is invalid. Refuses the policy `auto` if the node cannot choose a
-/// policy.
+/// policy. `is_local` is true for a pool with workers on the leaf's own core; `spines` are the file's.
 fn pool(
     faults: &mut FaultCollector,
     config: &raw::Config,
-    raw: &raw::Pool,
-    context: &PoolContext<'_>,
+    (raw, is_local): (&raw::Pool, bool),
+    spines: &[Spine],
 ) -> Option<PoolConfig> {
     let policy = match config.role {
         Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy").map(Into::into),
         _ => faults.policy_choice(&raw.policy, "pool.policy"),
     };
     let service = racks::service(faults, raw);
-    let link = racks::link(faults, config, raw, context.spines);
+    let link = racks::link(faults, config, raw, spines);
     let policy = policy?;
-    let reports = reports(faults, config, (raw, &policy), context);
+    let reports = reports(faults, config, (raw, &policy), is_local);
     let pool = PoolConfig::read(faults, raw, (policy, reports), (service, link));
     let refusal = match config.is_embedded {
         true => Some(EMBEDDED_REFUSAL),
@@ -240,13 +233,12 @@ fn reports(
     faults: &mut FaultCollector,
     config: &raw::Config,
     (raw, choice): (&raw::Pool, &PolicyChoice),
-    context: &PoolContext<'_>,
+    is_local: bool,
 ) -> Reports {
     let policy = choice.first();
     let Some(at) = raw.reports.as_ref().filter(|at| *at.get_ref() == Reports::Messages) else {
         return Reports::Replies;
     };
-    let is_local = context.local_pools.contains(raw.id.get_ref());
     let allowed = match () {
         () if config.role == Role::Spine => {
             "none in a spine's file: leaves send signals to a spine"
@@ -429,7 +421,7 @@ fn ports_together(faults: &mut FaultCollector, raw: &raw::Config, ports: &[PortC
     }
 }
 
-/// Checks the number and ids of pools, and that each has workers.
+/// Checks the number and ids of pools, that each has workers, and that servers and racks name existing pools.
 fn pools_together(faults: &mut FaultCollector, raw: &raw::Config) {
     // A controller may supply all pools.
     let has_controller = raw.controller.is_some();
@@ -442,9 +434,19 @@ fn pools_together(faults: &mut FaultCollector, raw: &raw::Config) {
     }
     faults.pool_ids(raw.pool.iter().map(|pool| &pool.id), "pool.id");
     let local = raw.agent.iter().flat_map(|agent| &agent.pool).map(|pool| &pool.id);
-    let of_servers = raw.server.iter().map(|server| &server.pool);
-    let used = of_servers.chain(raw.rack.iter().map(|rack| &rack.pool)).chain(local);
+    let of_servers = || raw.server.iter().map(|server| &server.pool);
+    let of_racks = || raw.rack.iter().map(|rack| &rack.pool);
+    let used = of_servers().chain(of_racks()).chain(local);
     let used: HashSet<_> = used.map(|id| *id.get_ref()).collect();
+    let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
+    let (known, allowed) = (ids().collect::<HashSet<_>>(), some_ids(ids()));
+    let allowed = format!("a [[pool]]'s id: {allowed}");
+    let named = of_servers().map(|id| (id, "server.pool"));
+    for (id, key) in named.chain(of_racks().map(|id| (id, "leaf.pool"))) {
+        if !known.contains(id.get_ref()) {
+            faults.note(id, key, id.get_ref(), &allowed);
+        }
+    }
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
         if !used.contains(&id) && !has_controller {
@@ -472,11 +474,9 @@ fn servers_together(
         reachable(faults, (&entry.ip, "leaf.ip"), rack, ports);
     }
     families(faults, raw, ports, servers);
-    let pools = racks::PoolIds::of(raw);
     let mut owners: HashMap<u16, IpAddr> = HashMap::new();
     let mut addresses = UniqueKeys::new();
     for (entry, server) in raw.server.iter().zip(servers) {
-        pools.check(faults, &entry.pool, "server.pool");
         // Two pools may share an address: the worker id in a reply distinguishes them.
         if !server.ip.is_unspecified() && addresses.is_again((server.ip, server.pool)) {
             let allowed = "each address once a pool; list all its workers there";

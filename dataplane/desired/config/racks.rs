@@ -16,7 +16,7 @@ use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
 use wedjat_core::state::table::Role;
 
 use super::address::is_unicast;
-use super::faults::{FaultCollector, HOST, UniqueKeys, quoted, some_ids};
+use super::faults::{FaultCollector, HOST, UniqueKeys, quoted};
 use super::leaf::ServerConfig;
 use super::pool::PoolConfig;
 use super::port::PortConfig;
@@ -28,28 +28,6 @@ use crate::state::Spine;
 pub fn is_spines(text: &str) -> bool {
     let table = text.parse::<toml::Table>();
     table.is_ok_and(|table| table.get("spine").is_some_and(toml::Value::is_table))
-}
-
-/// Ids of a file's pools.
-pub struct PoolIds {
-    ids: HashSet<u16>,
-    /// Description of the allowed ids, for messages.
-    allowed: String,
-}
-
-impl PoolIds {
-    /// Collects the ids of a file's pools.
-    pub fn of(raw: &raw::Config) -> Self {
-        let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
-        Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
-    }
-
-    /// Records a fault if the file has no pool with the id at `at`, the value of `key`.
-    pub fn check(&self, faults: &mut FaultCollector, at: &Spanned<u16>, key: &str) {
-        if !self.ids.contains(at.get_ref()) {
-            faults.note(at, key, at.get_ref(), &self.allowed);
-        }
-    }
 }
 
 /// Returns the pools by id. If several have the same id, the first one counts.
@@ -71,14 +49,12 @@ pub fn rack(faults: &mut FaultCollector, raw: &raw::Rack) -> ServerConfig {
     }
 }
 
-/// Checks that each leaf has one address of its own, is at most once in each pool, and names only existing pools.
+/// Checks that each leaf has one address of its own, and is at most once in each pool.
 pub fn racks_together(faults: &mut FaultCollector, raw: &raw::Config, racks: &[ServerConfig]) {
-    let pools = PoolIds::of(raw);
     // Address of each leaf, leaf at each address, and pairs of leaf and pool.
     let (mut addresses, mut leaves, mut places) =
         (HashMap::new(), HashMap::new(), UniqueKeys::new());
     for (entry, rack) in raw.rack.iter().zip(racks) {
-        pools.check(faults, &entry.pool, "leaf.pool");
         let leaf = rack.workers[0];
         if !rack.ip.is_unspecified() {
             let earlier = *addresses.entry(leaf).or_insert(rack.ip);

@@ -16,10 +16,10 @@ use std::time::SystemTime;
 use wedjat_core::io::{Buf, Token};
 use wedjat_core::limits::MEMBERS_MAX;
 use wedjat_core::policy::fifo::Slab;
-use wedjat_core::policy::{Core, Dispatcher, PolicySpec, stream_seed};
+use wedjat_core::policy::{Core, PolicySpec};
 use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
 use wedjat_core::role::agent::{
-    AgentCommands, Entry, PoolWorkers, Signer, Step, Update, WorkerEntry, WorkerSet,
+    AgentCommands, Entry, Signer, Step, Update, WorkerEntry, WorkerSet,
 };
 use wedjat_core::state::{Member, Table};
 use wedjat_core::wire::auth::{self, Key};
@@ -53,8 +53,6 @@ pub struct AgentParts<B: Buf + Token> {
     pub has_leaf: bool,
     /// Clock ticks of silence after which a worker with tasks is excluded.
     pub timeout: u64,
-    /// Seed of all random streams.
-    pub seed: u64,
     /// Signer of the workers' messages.
     pub signer: Option<Arc<Signer>>,
 }
@@ -318,12 +316,9 @@ impl<B: Buf + Token> AgentCores<B> {
 
     /// Adds the step that begins a pool, without workers.
     fn begin(&mut self, steps: &mut Vec<Step<B>>, (pool, to): (usize, &Pool), table: &Table) {
-        let (view, seed) = (table.view(0, pool), stream_seed(self.parts.seed, 0, pool));
-        let dispatcher = Dispatcher::new(&to.settings.policy, view, Core::ONLY, seed)
-            .with_queue(to.settings.queue, to.settings.overflow);
+        let dispatcher = to.dispatcher(pool, table, Core::ONLY);
         let nobody = Vec::<(WorkerIdentity, wedjat_core::ring::Channel)>::new();
-        let workers = WorkerSet::new(dispatcher, nobody, self.parts.timeout);
-        let new = PoolWorkers { pool: Some(to.id), workers };
+        let new = WorkerSet::new(to.id, dispatcher, nobody, self.parts.timeout);
         self.rooms.resize(self.rooms.len().max(pool + 1), 0);
         self.rooms[pool] = to.settings.queue;
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use wedjat_core::limits::MEMBERS_MAX;
 use wedjat_core::node::Commands;
-use wedjat_core::policy::{Core, Dispatcher, stream_seed};
+use wedjat_core::policy::Core;
 use wedjat_core::role::colocated;
-use wedjat_core::stage::affinity::AffinityTable;
+use wedjat_core::stage::affinity::UnfinishedTasks;
 use wedjat_core::stage::fabric::{Fabric, Shared};
 use wedjat_core::stage::network::NetworkError;
-use wedjat_core::stage::{Network, NewPool, Recognition, Stages, Step, Update};
+use wedjat_core::stage::{Network, Recognition, Stages, Step, Update};
 use wedjat_core::state::table::Limits;
 use wedjat_core::state::{Member, Table};
 
@@ -37,8 +37,6 @@ pub struct LeafCores {
     waiting: usize,
     /// Queue of updates to each core, and of applied updates back.
     cores: Vec<Commands>,
-    /// Seed of all random streams.
-    seed: u64,
     /// State of the signals to and from spines, shared by all cores; `None` before the first link.
     fabric: Option<Arc<Shared>>,
     /// True if pools may be linked to spines.
@@ -50,18 +48,17 @@ pub struct LeafCores {
 }
 
 impl LeafCores {
-    /// Creates the cores with these stages and commands; `seed` is the seed of all random streams.
+    /// Creates the cores with these stages and commands.
     ///
     /// # Panics
     /// If there is no core.
     #[must_use]
-    pub fn new(stages: &[Stages], cores: Vec<Commands>, seed: u64) -> Self {
+    pub fn new(stages: &[Stages], cores: Vec<Commands>) -> Self {
         let first = stages.first().expect("a node has a core");
         Self {
             network: Arc::clone(first.network()),
             waiting: first.capacity().waiting,
             cores,
-            seed,
             fabric: first.fabric().map(|fabric| Arc::clone(fabric.shared())),
             may_link: true,
             has_old_hops: false,
@@ -185,7 +182,7 @@ impl Cores for LeafCores {
         let shared = || Shared::new(self.cores.len(), table.limits().pools);
         let new_fabric = starts_signals.then(shared);
         for (index, commands) in self.cores.iter().enumerate() {
-            let mut update = updates.of_core(table, (index, self.cores.len()), self.seed);
+            let mut update = updates.of_core(table, (index, self.cores.len()));
             update.fabric = new_fabric.as_ref().map(|shared| {
                 let core = Core { index, count: self.cores.len() };
                 let Limits { pools, workers, .. } = table.limits();
@@ -265,8 +262,8 @@ struct Updates<'a> {
 }
 
 impl Updates<'_> {
-    /// Returns the update of the core at `index` out of `count`. `seed` is the seed of all random streams.
-    fn of_core(&self, table: &Table, (index, count): (usize, usize), seed: u64) -> Update {
+    /// Returns the update of the core at `index` out of `count`.
+    fn of_core(&self, table: &Table, (index, count): (usize, usize)) -> Update {
         let core = Core { index, count };
         let mut steps = Vec::new();
         for (pool, difference) in self.differences.all() {
@@ -276,7 +273,7 @@ impl Updates<'_> {
                 continue;
             };
             match difference {
-                Difference::Begin => begin(&mut steps, (pool, to), table, core, seed),
+                Difference::Begin => begin(&mut steps, (pool, to), table, core),
                 _ => self.step(&mut steps, (pool, to), difference, core),
             }
         }
@@ -335,21 +332,15 @@ fn push_forgotten(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
 }
 
 /// Adds the steps of a new pool: its dispatcher, and the registration of each place, with or without a worker.
-fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core: Core, seed: u64) {
-    let view = table.view(core.index, pool);
-    let seed = stream_seed(seed, core.index, pool);
-    let mut dispatcher = Dispatcher::new(&to.settings.policy, view, core, seed)
-        .with_queue(to.settings.queue, to.settings.overflow);
+fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core: Core) {
+    let dispatcher = to.dispatcher(pool, table, core);
     let places = dispatcher.view().members();
-    if let Some(speeds) = to.speeds(places) {
-        dispatcher.set_rates(&speeds);
-    }
-    let new = NewPool {
-        dispatcher,
+    steps.push(Step::Begin {
+        pool,
+        dispatcher: Box::new(Some(dispatcher)),
         shared_workers: to.settings.shared_workers,
-        unfinished: AffinityTable::queue_of_a_pool(),
-    };
-    steps.push(Step::Begin { new: Box::new(Some(new)), pool });
+        unfinished: Some(UnfinishedTasks::of_new_pool()),
+    });
     let places = (0..places as u16).map(Member);
     steps.extend(places.map(|member| Step::Register { pool, member }));
 }

@@ -14,12 +14,13 @@ use std::time::SystemTime;
 
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::Protocol;
+use wedjat_core::policy::{Core, Dispatcher, stream_seed};
 use wedjat_core::role::colocated;
 use wedjat_core::stage::Network;
 use wedjat_core::stage::auth::{ReplyAuthenticator, first_accepted};
 use wedjat_core::stage::network::{FixedNetwork, Host, NetworkError, NetworkPool, SpineLink};
-use wedjat_core::state::Neighbours;
 use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
+use wedjat_core::state::{Neighbours, Table};
 use wedjat_core::wire::ether::Mac;
 
 use crate::config::{Config, HostConfig, PoolConfig};
@@ -93,6 +94,20 @@ impl Pool {
         let authenticator = key.map(|key| ReplyAuthenticator::new(key, limits.workers, first));
         let (authenticator, members) = (authenticator.map(Arc::new), Vec::new());
         Self { id, settings, authenticator, is_leaving: false, members }
+    }
+
+    /// Creates the dispatcher of the pool at this index on a core, with its queue and its members' speeds. Each
+    /// dispatcher has its own random stream, so that the cores choose independently.
+    #[must_use]
+    pub fn dispatcher(&self, index: usize, table: &Table, core: Core) -> Dispatcher {
+        let (view, seed) = (table.view(core.index, index), table.seed());
+        let seed = stream_seed(seed, core.index, index);
+        let mut dispatcher = Dispatcher::new(&self.settings.policy, view, core, seed)
+            .with_queue(self.settings.queue, self.settings.overflow);
+        if let Some(speeds) = self.speeds(dispatcher.view().members()) {
+            dispatcher.set_rates(&speeds);
+        }
+        dispatcher
     }
 
     /// Returns the members' speeds by place; `None` if all are equal.

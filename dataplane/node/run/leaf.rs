@@ -109,7 +109,7 @@ pub fn run(
         log::info!("port {port}, {}: no link yet", devices.devices[port].name());
         neighbours.set_link(port, false);
     }
-    let (leaf_cores, commands) = wedjat_assembly::cores(&stages, &table);
+    let (leaf_cores, commands) = wedjat_assembly::cores(&stages);
     let control = ColocatedCores::new(leaf_cores, agent_control);
     let control = Control::of(Arc::clone(&table), membership, control);
     let agent_table = agent.as_ref().map(|(_, table)| Arc::clone(table));

@@ -257,7 +257,7 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1).with_queue(256, Overflow::Drop);
     let entries = (0..WORKERS).map(|id| WorkerIdentity { id, pool: 0 }).zip(rig.channels).collect();
     // `u64::MAX`: no worker times out. The tick grants the claims.
-    let mut workers = WorkerSet::new(dispatcher, entries, u64::MAX);
+    let mut workers = WorkerSet::new(0, dispatcher, entries, u64::MAX);
     let worker_ends = rig.worker_ends;
     workers.tick(0, 0, &mut |_| {});
     worker_ends.iter().for_each(WorkerEnd::start);

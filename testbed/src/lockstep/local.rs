@@ -79,7 +79,7 @@ impl LocalLeaf {
         let membership = Membership::of(config);
         let stages = assembly::stages(config, &membership, macs, &table);
         let stages = stages.map_err(|error| error.to_string())?;
-        let (control, commands) = assembly::cores(&stages, &table);
+        let (control, commands) = assembly::cores(&stages);
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (mut clients, mut workers) = (Vec::new(), Vec::new());
         // Creates a core on the near ends of two wires, and collects the far ends.

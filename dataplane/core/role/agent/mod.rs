@@ -102,7 +102,7 @@ pub struct Death {
 #[derive(Debug)]
 pub struct Parts<B: Buf + Token, A> {
     /// Workers of each pool.
-    pub worker_sets: Vec<PoolWorkers<B>>,
+    pub worker_sets: Vec<WorkerSet<Packet<B>>>,
     /// All workers, in the order of the sets.
     pub identities: Vec<WorkerIdentity>,
     /// Buffer pool for packets that the agent makes.
@@ -133,20 +133,11 @@ pub struct Parts<B: Buf + Token, A> {
     pub seed: u64,
 }
 
-/// Workers of a pool.
-#[derive(Debug)]
-pub struct PoolWorkers<B: Buf + Token> {
-    /// Id of the pool; `None` once it accepts no tasks.
-    pub pool: Option<u16>,
-    /// The workers.
-    pub workers: WorkerSet<Packet<B>>,
-}
-
 /// Agent: the dispatcher core of a worker host. Its poll loop calls [`Agent::poll`].
 #[derive(Debug)]
 pub struct Agent<P: Port<Buf: Token>, A> {
     /// Workers of each pool.
-    worker_sets: Vec<PoolWorkers<P::Buf>>,
+    worker_sets: Vec<WorkerSet<Packet<P::Buf>>>,
     /// Ports and counters, and the sending of replies.
     responder: Responder<P>,
     /// Addresses of the ports, in the ports' order.
@@ -317,7 +308,7 @@ where
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
         (self.responder.now, self.responder.now_ns) = (now, now_ns);
-        self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
+        self.worker_sets.iter_mut().for_each(|set| set.note_time(now_ns));
         if let Some(reports) = &mut self.responder.reports {
             reports.note_time(now);
         }
@@ -340,7 +331,7 @@ where
             self;
         let udp_port = *udp_port;
         let mut messenger = Messenger { responder, pool, registrars, addresses, udp_port };
-        for PoolWorkers { workers, .. } in worker_sets {
+        for workers in worker_sets {
             workers.collect(now, &mut |done| {
                 replied += 1;
                 if let Some(peers) = peers {
@@ -379,8 +370,8 @@ where
             // View of the pool before the decision.
             let beliefs = |pool| {
                 let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
-                let id = |member| set.workers.id_of(member).unwrap_or(NO_MEMBER);
-                Some(PoolBeliefs::named(set.workers.dispatcher().beliefs(), id))
+                let id = |member| set.id_of(member).unwrap_or(NO_MEMBER);
+                Some(PoolBeliefs::named(set.dispatcher().beliefs(), id))
             };
             // Begins the packet's record; `settle` below completes it.
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
@@ -392,8 +383,7 @@ where
             (Fate::Given { member }, Some(pool)) => (Some(member), pool),
             _ => (None, 0),
         };
-        let set = self.worker_sets.iter().find(|set| set.pool == Some(pool)).zip(member);
-        let chosen = set.map(|(set, member)| (&set.workers, member));
+        let chosen = self.worker_sets.iter().find(|set| set.pool == Some(pool)).zip(member);
         explainer.name_worker(chosen.and_then(|(workers, member)| workers.id_of(member)));
         explainer.settle(Moment::Arrived, fate, |record| {
             let estimate = |(workers, member): (&WorkerSet<_>, _)| {
@@ -671,7 +661,7 @@ where
             }
             _ => {}
         }
-        let workers = &mut self.worker_sets[index].workers;
+        let workers = &mut self.worker_sets[index];
         let waiting = workers.waiting();
         let mut peers = self.peers.as_mut().filter(|peers| peers.pool() == pool);
         if let Some(peers) = &mut peers {
@@ -804,13 +794,13 @@ where
         self.responder.out.tap.tick(now);
         while let Some(Death { channel, claim }) = self.deaths.pop() {
             let (worker_sets, mut messenger) = self.split();
-            for PoolWorkers { workers, .. } in worker_sets {
+            for workers in worker_sets {
                 workers.died(channel, claim, &mut |done| messenger.finish(done));
             }
         }
         let now_ns = self.timing.to_ns(now);
         let (worker_sets, mut messenger) = self.split();
-        for PoolWorkers { workers, .. } in worker_sets {
+        for workers in worker_sets {
             workers.tick(now, now_ns, &mut |done| messenger.finish(done));
             // Tasks that no worker will ever serve.
             while let Some(task) = workers.next_without_workers() {
@@ -827,8 +817,7 @@ where
         }
         self.note_held();
         if let Some(times) = &mut self.responder.response_times {
-            let sets = &self.worker_sets;
-            times.tick(now, || sets.iter().map(|set| set.workers.backlog()).sum());
+            times.tick(now, || self.worker_sets.iter().map(WorkerSet::backlog).sum());
         }
     }
 
@@ -883,7 +872,7 @@ where
 
     /// Borrows the worker sets and the messenger, so that a worker set can pass completed tasks to the messenger.
     #[inline]
-    fn split(&mut self) -> (&mut [PoolWorkers<P::Buf>], Messenger<'_, P, A>) {
+    fn split(&mut self) -> (&mut [WorkerSet<Packet<P::Buf>>], Messenger<'_, P, A>) {
         let Self { worker_sets, responder, pool, registrars, addresses, udp_port, .. } = self;
         let udp_port = *udp_port;
         (worker_sets, Messenger { responder, pool, registrars, addresses, udp_port })
@@ -902,7 +891,7 @@ where
     /// an empty queue before it removes a pool.
     fn note_held(&self) {
         let (mut held, mut queued) = (0, 0);
-        for PoolWorkers { workers, .. } in &self.worker_sets {
+        for workers in &self.worker_sets {
             (held, queued) = (held + workers.held(), queued + workers.waiting());
             workers.dispatcher().view().note_queued(workers.waiting());
         }
@@ -913,13 +902,13 @@ where
     /// Returns the number of tasks waiting or with workers, both processes and threads.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.worker_sets.iter().map(|set| set.workers.held()).sum()
+        self.worker_sets.iter().map(WorkerSet::held).sum()
     }
 
     /// Returns the number of tasks waiting for a worker.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.worker_sets.iter().map(|set| set.workers.waiting()).sum()
+        self.worker_sets.iter().map(WorkerSet::waiting).sum()
     }
 
     /// Returns true if the worker is attached.
@@ -933,12 +922,12 @@ where
     #[must_use]
     pub fn claim_of(&self, identity: WorkerIdentity) -> Option<u64> {
         let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(identity.pool));
-        worker_sets.find_map(|set| set.workers.claim_of(identity))
+        worker_sets.find_map(|set| set.claim_of(identity))
     }
 
     /// Iterates over all its workers, attached or not. A leaf on the same core finds its local workers among them.
     pub fn identities(&self) -> impl Iterator<Item = WorkerIdentity> + '_ {
-        self.worker_sets.iter().flat_map(|set| set.workers.identities())
+        self.worker_sets.iter().flat_map(WorkerSet::identities)
     }
 
     /// Returns the epoch of its membership. A leaf on the same core looks for new workers when it changes.
@@ -949,18 +938,18 @@ where
 
     /// Iterates over the attach statistics in the order of the pools. The last item is the sum of removed pools.
     pub fn attach_stats(&self) -> impl Iterator<Item = AttachStats> + '_ {
-        self.worker_sets.iter().map(|set| set.workers.attach_stats()).chain([self.former])
+        self.worker_sets.iter().map(WorkerSet::attach_stats).chain([self.former])
     }
 
     /// Iterates over its dispatchers in the order of the pools.
     pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> + '_ {
-        self.worker_sets.iter().map(|set| set.workers.dispatcher())
+        self.worker_sets.iter().map(WorkerSet::dispatcher)
     }
 
     /// Returns the dispatcher of the pool at `index`; `None` beyond the last pool.
     #[must_use]
     pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
-        self.worker_sets.get(index).map(|set| set.workers.dispatcher())
+        self.worker_sets.get(index).map(WorkerSet::dispatcher)
     }
 
     /// Returns its counters.
@@ -978,20 +967,20 @@ where
 
     /// Signals to the workers that no more tasks will come.
     pub fn stop(&self) {
-        self.worker_sets.iter().for_each(|set| set.workers.stop());
+        self.worker_sets.iter().for_each(WorkerSet::stop);
     }
 
     /// Returns true if a thread that gets tasks handed over is attached. At the end, the caller polls until none is,
     /// because these threads count their tasks themselves.
     #[must_use]
     pub fn has_threads(&self) -> bool {
-        self.worker_sets.iter().any(|set| set.workers.has_threads())
+        self.worker_sets.iter().any(WorkerSet::has_threads)
     }
 
     /// Stops the agent: notifies workers, drops and counts held tasks, and returns the ports.
     pub fn close(mut self) -> Vec<P> {
         self.stop();
-        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+        for workers in &mut self.worker_sets {
             while workers.abandon().is_some() {
                 self.responder.out.counters.drop(DropReason::Shutdown, 1);
             }
@@ -1046,10 +1035,10 @@ where
 /// Returns the number of tasks at this agent that name the worker with this identity, or `None` if it is not attached.
 fn tasks_of<P: Port<Buf: Token>>(
     identity: WorkerIdentity,
-    worker_sets: &[PoolWorkers<P::Buf>],
+    worker_sets: &[WorkerSet<Packet<P::Buf>>],
     responder: &Responder<P>,
 ) -> Option<u16> {
     let set = worker_sets.iter().find(|set| set.pool == Some(identity.pool))?;
-    let is_attached = set.workers.present().any(|present| present == identity);
+    let is_attached = set.present().any(|present| present == identity);
     is_attached.then(|| responder.named_tasks(identity.id))
 }

@@ -27,10 +27,10 @@ use crate::wire::peer::{
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::Flow;
 
+use super::Agent;
 use super::next_hop::NextHop;
 use super::packet::{ForwardedTask, Packet, Route};
 use super::worker_set::Completion;
-use super::{Agent, PoolWorkers};
 
 /// Node of a rack without a leaf, with its peers' addresses.
 #[derive(Debug)]
@@ -255,7 +255,7 @@ where
     fn answer_steal(&mut self, node: usize) {
         let Some(group) = &mut self.peers else { return };
         let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
-        let Some(PoolWorkers { workers, .. }) = set else { return };
+        let Some(workers) = set else { return };
         group.note_waiting(workers.waiting());
         // `handle_steal_request` counts the request, and returns true if a task waits.
         let stolen = group.peers.handle_steal_request().then(|| workers.next_waiting()).flatten();
@@ -294,7 +294,7 @@ where
         let Some(mut group) = self.peers.take() else { return };
         let now_ns = self.responder.now_ns;
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
-        group.note_waiting(set.map_or(0, |set| set.workers.waiting()));
+        group.note_waiting(set.map_or(0, |set| set.waiting()));
         // Each completed task may have left a worker idle, which then steals. `victim` chooses a peer, or none.
         for _ in 0..std::mem::take(&mut group.done) {
             if let Some(victim) = group.peers.victim() {
@@ -414,7 +414,7 @@ where
             }
         }
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
-        let workers = set.map_or(0, |set| set.workers.dispatcher().view().active().len());
+        let workers = set.map_or(0, |set| set.dispatcher().view().active().len());
         let slots = workers as u32 * group.tasks_per_worker;
         if slots != group.slots {
             group.slots = slots;

@@ -9,14 +9,13 @@
 
 use std::sync::Arc;
 
-use super::PoolWorkers;
 use super::direct::{Completions, DirectRoute};
 use super::named_load::NamedLoad;
 use super::packet::{Packet, ReplyFields};
 use super::reports::QueueReports;
 use super::response_times::ResponseTimes;
 use super::signer::{Credential, Signer};
-use super::worker_set::Completion;
+use super::worker_set::{Completion, WorkerSet};
 use crate::io::Token;
 use crate::io::{Buf, Port};
 use crate::limits::WORKER_ID_MAX;
@@ -82,7 +81,7 @@ pub const NO_SET: u16 = u16::MAX;
 /// Returns the table of these workers by id, with an entry for every possible id.
 pub fn named<B: Buf + Token>(
     identities: &[WorkerIdentity],
-    worker_sets: &[PoolWorkers<B>],
+    worker_sets: &[WorkerSet<Packet<B>>],
 ) -> Box<[NamedWorker]> {
     let unused =
         NamedWorker { set: NO_SET, index: 0, tasks: 0, reporter: NO_REPORTER, is_full: false };

@@ -8,11 +8,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::Agent;
 use super::packet::Packet;
 use super::responder::{NO_SET, NamedWorker};
 use super::signer::Signer;
-use super::worker_set::WorkerEntry;
-use super::{Agent, PoolWorkers};
+use super::worker_set::{WorkerEntry, WorkerSet};
 use crate::io::{Buf, Pool, Port, Token};
 use crate::node::Commands;
 use crate::policy::WaitingTask;
@@ -36,7 +36,7 @@ pub enum Step<B: Buf + Token> {
         /// Its index.
         pool: usize,
         /// Its workers, at first an empty set; afterwards the ended pool's, if any.
-        new: Box<Option<PoolWorkers<B>>>,
+        new: Box<Option<WorkerSet<Packet<B>>>>,
     },
     /// The pool accepts no new tasks, and its workers send no more registrations.
     Close {
@@ -146,7 +146,7 @@ where
                 self.step(step);
             }
             for &pool in &update.changed_pools {
-                self.worker_sets[pool].workers.review_members();
+                self.worker_sets[pool].review_members();
             }
             self.note_held(); // before the control thread, which reads it, sees the acknowledgement
             self.commands.acknowledge(update.epoch, update);
@@ -160,7 +160,7 @@ where
             &mut Step::Close { pool } => self.worker_sets[pool].pool = None,
             &mut Step::End { pool } => {
                 self.worker_sets[pool].pool = None;
-                while let Some(task) = self.worker_sets[pool].workers.next_waiting() {
+                while let Some(task) = self.worker_sets[pool].next_waiting() {
                     self.responder.give_up(task, DropReason::NoMember);
                 }
             }
@@ -168,32 +168,32 @@ where
                 self.add(*pool, *member, *identity, entry)
             }
             &mut Step::Drain { pool, member, is_drained } => {
-                self.worker_sets[pool].workers.drain(member, is_drained);
+                self.worker_sets[pool].drain(member, is_drained);
             }
             &mut Step::Retire { pool, member } => {
-                let retired = self.worker_sets[pool].workers.retire(member);
+                let retired = self.worker_sets[pool].retire(member);
                 if let Some(identity) = retired {
                     self.registrars.iter_mut().for_each(|registrar| registrar.remove(identity));
                 }
             }
             Step::Remove { pool, member, identity, entry } => {
                 let (worker_sets, mut messenger) = self.split();
-                let workers = &mut worker_sets[*pool].workers;
+                let workers = &mut worker_sets[*pool];
                 **entry = workers.remove(*member, &mut |done| messenger.finish(done));
                 self.responder.named[usize::from(identity.id)].set = NO_SET;
                 self.responder.remove_reporter(*identity);
                 self.registrars.iter_mut().for_each(|registrar| registrar.remove(*identity));
             }
             Step::Set { pool, change } => {
-                self.worker_sets[*pool].workers.change_scheduling(change);
+                self.worker_sets[*pool].change_scheduling(change);
             }
-            Step::Room { pool, memory } => self.worker_sets[*pool].workers.exchange_memory(memory),
+            Step::Room { pool, memory } => self.worker_sets[*pool].exchange_memory(memory),
             Step::Sign(signer) => std::mem::swap(&mut self.responder.signer, signer),
         }
     }
 
     /// Begins the pool in `slot` at an index. Leaves the ended pool that it replaces in `slot`.
-    fn begin(&mut self, pool: usize, slot: &mut Option<PoolWorkers<P::Buf>>) {
+    fn begin(&mut self, pool: usize, slot: &mut Option<WorkerSet<Packet<P::Buf>>>) {
         let Some(mut new) = slot.take() else { return };
         let Some(ended) = self.worker_sets.get_mut(pool) else {
             return self.worker_sets.push(new);
@@ -201,8 +201,8 @@ where
         std::mem::swap(ended, &mut new);
         // `new` is now the ended pool. `former` keeps its attachments in the agent's statistics. Its completed tasks
         // leave `ended`, because the next poll compares `ended` with a sum over the current pools.
-        self.former = self.former.and(new.workers.attach_stats());
-        self.ended -= new.workers.ended();
+        self.former = self.former.and(new.attach_stats());
+        self.ended -= new.ended();
         *slot = Some(new);
     }
 
@@ -215,7 +215,7 @@ where
         entry: &mut Option<Entry<P::Buf>>,
     ) {
         let Some(entry) = entry.take() else { return };
-        self.worker_sets[pool].workers.add(member, entry);
+        self.worker_sets[pool].add(member, entry);
         let named = &mut self.responder.named[usize::from(identity.id)];
         *named = NamedWorker { set: pool as u16, ..*named };
         self.responder.add_reporter(identity);

@@ -143,6 +143,8 @@ const NOWHERE: u16 = u16::MAX;
 /// Workers of one pool on this host, with their dispatcher.
 #[derive(Debug)]
 pub struct WorkerSet<T: Work> {
+    /// Id of the pool; `None` once it accepts no tasks.
+    pub pool: Option<u16>,
     /// The policy, with the waiting tasks.
     dispatcher: QueueingDispatcher<T>,
     /// The workers, in any order.
@@ -158,14 +160,15 @@ pub struct WorkerSet<T: Work> {
 }
 
 impl<T: Work> WorkerSet<T> {
-    /// Creates a set with these workers, none attached, as the dispatcher's first members in this order. More
-    /// may be added while members are free. Allocates memory for the dispatcher's current queue bound. `timeout` is in
-    /// ticks.
+    /// Creates the set of the pool with this id and these workers, none attached, as the dispatcher's first members in
+    /// this order. More may be added while members are free. Allocates memory for the dispatcher's current queue bound.
+    /// `timeout` is in ticks.
     ///
     /// # Panics
     /// If there are more workers than the dispatcher has members.
     #[must_use]
     pub fn new(
+        pool: u16,
         mut dispatcher: Dispatcher,
         entries: Vec<(WorkerIdentity, impl Into<WorkerLink<T>>)>,
         timeout: u64,
@@ -179,6 +182,7 @@ impl<T: Work> WorkerSet<T> {
         }
         let members = dispatcher.view().members();
         let mut set = Self {
+            pool: Some(pool),
             dispatcher: QueueingDispatcher::new(dispatcher),
             entries: Vec::with_capacity(members),
             entry_of: vec![NOWHERE; members].into(),

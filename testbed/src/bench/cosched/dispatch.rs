@@ -156,7 +156,7 @@ impl Rig {
         let dispatcher = Dispatcher::new(&"jbsq(k=1)".parse()?, view, Core::ONLY, 1)
             .with_queue(QUEUE, Overflow::Drop);
         let entries = vec![(IDENTITY, region.channel(0))];
-        let workers = WorkerSet::new(dispatcher, entries, u64::MAX);
+        let workers = WorkerSet::new(IDENTITY.pool, dispatcher, entries, u64::MAX);
         let status = region.watch();
         status.set_core(core);
         Ok(Self { region, workers, status })
