@@ -471,7 +471,7 @@ fn pools_policies_and_queues_change_on_both_sides() {
     assert!(rig.changing.control.acknowledged() > epoch);
     let pool = rig.agents().pool(7).unwrap().1;
     let settings = &pool.settings;
-    assert!(settings.policy.to_string().starts_with("jbsq(k=1") && settings.queue == 4);
+    assert!(settings.policy.to_string().starts_with("jbsq(k=1") && settings.queue.tasks == 4);
     assert!(rig.changing.look().pools[0].policy.starts_with("random"));
     rig.change("agent set-queue pool=7 queue=64");
     // A pool with local workers only.

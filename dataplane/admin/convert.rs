@@ -225,8 +225,8 @@ fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) 
     proto::Pool {
         id: pool.id.into(),
         policy: pool.settings.policy.to_string(),
-        queue: pool.settings.queue as u64,
-        overflow: overflow_name(pool.settings.overflow).to_owned(),
+        queue: pool.settings.queue.tasks as u64,
+        overflow: overflow_name(pool.settings.queue.overflow).to_owned(),
         waiting: state.map_or(0, |state| state.queued.iter().sum()),
         scheduled: node.tally.scheduled(pool.id),
         leaving: pool.is_leaving,

@@ -284,13 +284,12 @@ impl Groups {
 /// Returns the changes of a pool that is new or differs from `old`.
 fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
     let mut changes = Vec::new();
-    let Pool { queue, overflow, shared_workers, .. } = *new;
+    let Pool { queue, shared_workers, .. } = *new;
     match old {
         None => changes.push(Change::AddPool {
             id,
             policy: new.choice(),
             queue,
-            overflow,
             shared_workers,
             key_file: None, // a new pool with a key is an obstacle
         }),
@@ -298,8 +297,8 @@ fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
             if old.choice() != new.choice() {
                 changes.push(Change::SetPolicy { pool: id, policy: new.choice() });
             }
-            if (old.queue, old.overflow) != (queue, overflow) {
-                changes.push(Change::SetQueue { pool: id, queue, overflow });
+            if old.queue != queue {
+                changes.push(Change::SetQueue { pool: id, queue });
             }
         }
     }

@@ -40,6 +40,16 @@ pub type AutoRefusal = (&'static str, &'static str);
 pub const EMBEDDED_REFUSAL: AutoRefusal =
     ("an embedded scheduler captures no packets", "one policy, as in eft");
 
+/// Limit of a pool's queue on each core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct QueueLimit {
+    /// Maximum number of tasks that wait, for policies with a queue.
+    #[serde(rename = "queue")]
+    pub tasks: usize,
+    /// Treatment of further tasks.
+    pub overflow: Overflow,
+}
+
 /// Settings of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
@@ -47,10 +57,8 @@ pub struct Pool {
     pub policy: PolicySpec,
     /// Objective by which the node chooses the policy; `None` if the policy is fixed.
     pub auto: Option<Objective>,
-    /// Maximum number of tasks that wait on each core, for policies with a queue.
-    pub queue: usize,
-    /// Treatment of further tasks.
-    pub overflow: Overflow,
+    /// Limit of its queue.
+    pub queue: QueueLimit,
     /// True if other schedulers send tasks to its workers, too.
     pub shared_workers: bool,
     /// At a leaf: source of its workers' load reports.
@@ -69,13 +77,12 @@ pub struct Pool {
 impl Pool {
     /// Creates the settings of a pool with a policy and a queue.
     #[must_use]
-    pub fn new(choice: impl Into<PolicyChoice>, queue: usize, overflow: Overflow) -> Self {
+    pub fn new(choice: impl Into<PolicyChoice>, queue: QueueLimit) -> Self {
         let choice = choice.into();
         Self {
             policy: choice.first(),
             auto: choice.objective(),
             queue,
-            overflow,
             shared_workers: false,
             reports: Reports::Replies,
             replies: ReplyPath::Leaf,

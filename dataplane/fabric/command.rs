@@ -10,6 +10,7 @@ use wedjat_core::policy::{Overflow, PolicyChoice, PolicyError, PolicySpec};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{HOST, ids};
 use wedjat_desired::control::{ChangeError, Values, Verbs, invalid_text, overflow_name};
+use wedjat_desired::state::QueueLimit;
 
 use super::fabric::PoolSettings;
 use super::place::Placement;
@@ -59,7 +60,7 @@ pub enum Command {
     /// `set-policy pool=… policy=…`: sets the leaves' policy.
     SetPolicy { pool: u16, policy: String },
     /// `set-queue pool=… queue=… [overflow=…]`: sets the number of tasks that may wait on a core of a leaf.
-    SetQueue { pool: u16, queue: usize, overflow: Overflow },
+    SetQueue { pool: u16, queue: QueueLimit },
     /// `resize-pool id=… workers=…`: sets the number of workers.
     ResizePool { id: u16, workers: usize },
     /// `register leaf=… ip=… pool=… workers=…`: adds workers that registered at a leaf for this pool.
@@ -186,7 +187,6 @@ fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
         agent_policy: policy::<PolicySpec>(values, "agent-policy")?
             .unwrap_or_else(|| AGENT_POLICY.to_owned()),
         queue: values.queue()?,
-        overflow: values.overflow()?,
         workers: count(values, "workers", 0, FABRIC_WORKERS_MAX)?,
         placement: Placement::named(placement).ok_or_else(allowed)?,
         spines: count(values, "spines", 0, MEMBERS_MAX)?,
@@ -235,11 +235,7 @@ impl FromStr for Command {
                 pool: values.id("pool")?,
                 policy: policy::<PolicyChoice>(&values, "policy")?.unwrap_or_default(),
             },
-            "set-queue" => Self::SetQueue {
-                pool: values.id("pool")?,
-                queue: values.queue()?,
-                overflow: values.overflow()?,
-            },
+            "set-queue" => Self::SetQueue { pool: values.id("pool")?, queue: values.queue()? },
             "resize-pool" => Self::ResizePool {
                 id: values.id("id")?,
                 workers: count(&values, "workers", 0, FABRIC_WORKERS_MAX)?,
@@ -284,10 +280,7 @@ impl Display for Command {
             Self::AddPool { id, settings } => write!(f, "add-pool{}{settings}", with("id", *id)),
             Self::RemovePool { id } => write!(f, "remove-pool id={id}"),
             Self::SetPolicy { pool, policy } => write!(f, "set-policy pool={pool} policy={policy}"),
-            Self::SetQueue { pool, queue, overflow } => {
-                let overflow = overflow_name(*overflow);
-                write!(f, "set-queue pool={pool} queue={queue} overflow={overflow}")
-            }
+            Self::SetQueue { pool, queue } => write!(f, "set-queue pool={pool} {queue}"),
             Self::ResizePool { id, workers } => write!(f, "resize-pool id={id} workers={workers}"),
             Self::Register { leaf, ip, pool, workers } => {
                 let workers = ids::text(workers);
@@ -304,8 +297,9 @@ impl Display for PoolSettings {
         let Self { policy, spine_policy, agent_policy, workers, .. } = self;
         write!(f, " workers={workers} policy={policy} spine-policy={spine_policy}")?;
         write!(f, " agent-policy={agent_policy}")?;
-        let queue = with("queue", (self.queue != QUEUE).then_some(self.queue));
-        let overflow = (self.overflow != Overflow::Drop).then_some(overflow_name(self.overflow));
+        let QueueLimit { tasks, overflow } = self.queue;
+        let queue = with("queue", (tasks != QUEUE).then_some(tasks));
+        let overflow = (overflow != Overflow::Drop).then_some(overflow_name(overflow));
         write!(f, "{queue}{} placement={}", with("overflow", overflow), self.placement.name())?;
         let admits = with("admits", (self.admits > 0).then_some(self.admits));
         let spines = with("spines", (self.spines > 0).then_some(self.spines));

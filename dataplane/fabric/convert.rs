@@ -10,7 +10,7 @@ use wedjat_admin::refusal;
 use wedjat_core::limits::WORKER_ID_MAX;
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::control::{overflow_name, overflow_named};
-use wedjat_desired::state::{Delta, Server, Worker, WorkerKey};
+use wedjat_desired::state::{Delta, QueueLimit, Server, Worker, WorkerKey};
 
 use super::command::CommandError;
 use super::fabric::PoolSettings;
@@ -69,8 +69,8 @@ pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, IpAddr)>) -> p
         policy: settings.policy.clone(),
         spine_policy: settings.spine_policy.clone(),
         agent_policy: settings.agent_policy.clone(),
-        queue: settings.queue as u64,
-        overflow: overflow_name(settings.overflow).to_owned(),
+        queue: settings.queue.tasks as u64,
+        overflow: overflow_name(settings.queue.overflow).to_owned(),
         address: settings.address.map_or_else(String::new, |ip| ip.to_string()),
         spine: spine.map_or(0, |(id, _)| id.into()),
         spine_address: spine.map_or_else(String::new, |(_, ip)| ip.to_string()),
@@ -88,13 +88,13 @@ fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
         "" => None,
         ip => Some((to_u16(pool.spine)?, address(ip)?)),
     };
+    let overflow = overflow_named(&pool.overflow).or_else(|error| invalid(error.to_string()))?;
     let placement = Placement::named(&pool.placement);
     let settings = PoolSettings {
         policy: pool.policy,
         spine_policy: pool.spine_policy,
         agent_policy: pool.agent_policy,
-        queue: size(pool.queue)?,
-        overflow: overflow_named(&pool.overflow).or_else(|error| invalid(error.to_string()))?,
+        queue: QueueLimit { tasks: size(pool.queue)?, overflow },
         workers: size(pool.workers)?,
         placement: placement
             .map_or_else(|| invalid(format!("placement {:?}", pool.placement)), Ok)?,

@@ -178,8 +178,8 @@ impl Draft {
                 let settings = PoolSettings { policy: policy.clone(), ..self.settings(pool)? };
                 self.put_pool(pool, settings);
             }
-            Command::SetQueue { pool, queue, overflow } => {
-                let settings = PoolSettings { queue, overflow, ..self.settings(pool)? };
+            Command::SetQueue { pool, queue } => {
+                let settings = PoolSettings { queue, ..self.settings(pool)? };
                 self.put_pool(pool, settings);
             }
             // A pool that grows gets its workers from `settle`.

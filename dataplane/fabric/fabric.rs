@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use wedjat_core::policy::Overflow;
 use wedjat_core::wire::ether::Mac;
+use wedjat_desired::state::QueueLimit;
 
 use super::place::Placement;
 
@@ -118,10 +118,9 @@ pub struct PoolSettings {
     pub spine_policy: String,
     /// Policy of the agents, over the workers of a host.
     pub agent_policy: String,
-    /// Maximum number of queued tasks on each core of a leaf.
-    pub queue: usize,
-    /// Treatment of tasks that exceed the queue.
-    pub overflow: Overflow,
+    /// Limit of its queue on each core of a leaf.
+    #[serde(flatten)]
+    pub queue: QueueLimit,
     /// Desired number of workers.
     pub workers: usize,
     /// Placement of the workers among racks.

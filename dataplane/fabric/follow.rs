@@ -434,5 +434,5 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     let service = settings.address.filter(|_| has_service);
     let link = pool.spine.map(|(id, ip)| (Spine { id, ip }, signals));
     // Placeholders for settings that the controller does not know: the node keeps those of its file.
-    Ok(Pool { service, link, ..Pool::new(policy, settings.queue, settings.overflow) })
+    Ok(Pool { service, link, ..Pool::new(policy, settings.queue) })
 }

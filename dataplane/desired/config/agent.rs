@@ -660,7 +660,10 @@ overflow = "refuse"
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::from([10, 0, 2, 1]), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
         assert_eq!(
-            (config.host.pools[1].settings.queue, config.host.pools[1].settings.overflow),
+            (
+                config.host.pools[1].settings.queue.tasks,
+                config.host.pools[1].settings.queue.overflow
+            ),
             (4096, Overflow::Refuse)
         );
     }

@@ -391,7 +391,7 @@ fn buffers_needed(
     controller_queue: usize,
 ) -> u32 {
     let queueing = pools.iter().filter(|pool| queues_tasks(pool));
-    let queues: usize = queueing.map(|pool| pool.settings.queue).sum();
+    let queues: usize = queueing.map(|pool| pool.settings.queue.tasks).sum();
     let queues = queues.max(controller_queue) + agent.map_or(0, local::buffers_needed);
     if queues == 0 {
         return 0;

@@ -112,5 +112,6 @@ pub fn buffers_needed(config: &HostConfig) -> usize {
     // Tasks in the pools' queues, and in the rings of all possible workers, each of which has `slots`.
     let queues_tasks = |runs| runs == Runs::LeafHolding;
     let queues = config.pools.iter().filter(|pool| queues_tasks(pool.settings.policy.entry().runs));
-    queues.map(|pool| pool.settings.queue).sum::<usize>() + config.limits.workers * config.slots
+    queues.map(|pool| pool.settings.queue.tasks).sum::<usize>()
+        + config.limits.workers * config.slots
 }

@@ -8,7 +8,7 @@ use wedjat_core::policy::{PolicyChoice, PolicySpec, Reports};
 use super::faults::FaultCollector;
 use super::raw;
 use super::read::Table;
-use crate::state::{Pool, Spine};
+use crate::state::{Pool, QueueLimit, Spine};
 
 /// Checked pool.
 #[derive(Clone, Debug)]
@@ -45,12 +45,12 @@ impl PoolConfig {
     }
 }
 
-/// Reads the settings that pools of leaves, spines and agents share: the bound of the queue, and the treatment of tasks
-/// beyond it.
+/// Reads the settings that pools of leaves, spines and agents share: the limit of the queue.
 pub fn settings(
     faults: &mut FaultCollector,
     table: Table,
     policy: impl Into<PolicyChoice>,
 ) -> Pool {
-    Pool::new(policy, faults.number(table, "queue"), faults.word(table, "overflow"))
+    let (tasks, overflow) = (faults.number(table, "queue"), faults.word(table, "overflow"));
+    Pool::new(policy, QueueLimit { tasks, overflow })
 }

@@ -55,7 +55,7 @@ fn the_reference_is_read() {
     assert_eq!(config.ports[1].side, Side::Workers);
     assert_eq!(config.pools[0].settings.policy.to_string(), "horus");
     assert_eq!(
-        (config.pools[0].settings.queue, config.pools[0].settings.overflow),
+        (config.pools[0].settings.queue.tasks, config.pools[0].settings.queue.overflow),
         (4096, Overflow::Drop)
     );
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
@@ -597,7 +597,7 @@ fn central_queues_need_buffers() {
     let central = GOOD.replace("\"horus\"", "\"jbsq(k=3)\"\nqueue = 20000\noverflow = \"refuse\"");
     let config = parse(&central).unwrap();
     assert_eq!(
-        (config.pools[0].settings.queue, config.pools[0].settings.overflow),
+        (config.pools[0].settings.queue.tasks, config.pools[0].settings.queue.overflow),
         (20_000, Overflow::Refuse)
     );
     // The queue, and twice the 1024 slots of each of the two ports.

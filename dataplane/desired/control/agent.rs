@@ -86,7 +86,8 @@ impl<B: Buf + Token> AgentCores<B> {
         }
         let server = membership.servers.first().copied().flatten();
         let address = server.map_or(UNSPECIFIED, |server| server.ip);
-        let rooms = membership.pools.iter().flatten().map(|pool| pool.settings.queue).collect();
+        let rooms =
+            membership.pools.iter().flatten().map(|pool| pool.settings.queue.tasks).collect();
         Self { parts, address, channels, free, rooms }
     }
 }
@@ -259,7 +260,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     if difference == Difference::Queue {
                         // The core must not allocate, so it gets memory for the larger queue. Waiting tasks move there.
                         let room = &mut self.rooms[pool];
-                        *room = to.settings.queue.max(*room);
+                        *room = to.settings.queue.tasks.max(*room);
                         steps.push(Step::Room { pool, memory: Slab::with_room(*room) });
                     }
                     let change = difference.change(to, table.limits().workers, Core::ONLY);
@@ -320,7 +321,7 @@ impl<B: Buf + Token> AgentCores<B> {
         let nobody = Vec::<(WorkerIdentity, wedjat_core::ring::Channel)>::new();
         let new = WorkerSet::new(to.id, dispatcher, nobody, self.parts.timeout);
         self.rooms.resize(self.rooms.len().max(pool + 1), 0);
-        self.rooms[pool] = to.settings.queue;
+        self.rooms[pool] = to.settings.queue.tasks;
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
     }
 

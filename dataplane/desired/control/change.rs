@@ -12,6 +12,7 @@ use wedjat_core::policy::{Overflow, PolicyChoice, PolicyError, PolicySpec};
 use wedjat_core::wire::ether::Mac;
 
 use crate::config::{HOST, ids};
+use crate::state::QueueLimit;
 
 /// One change. Its text is a verb followed by `key=value` for each field, as in `add-workers server=10.0.2.13
 /// pool=1 workers=8-11`.
@@ -75,10 +76,8 @@ pub enum Change {
         id: u16,
         /// Policy.
         policy: PolicyChoice,
-        /// Maximum number of tasks that wait on each core.
-        queue: usize,
-        /// Treatment of further tasks.
-        overflow: Overflow,
+        /// Limit of its queue.
+        queue: QueueLimit,
         /// True if other schedulers send tasks to its workers, too.
         shared_workers: bool,
         /// Key file, if its workers must prove their messages.
@@ -109,10 +108,8 @@ pub enum Change {
     SetQueue {
         /// Id of the pool.
         pool: u16,
-        /// Maximum number of tasks that wait on each core.
-        queue: usize,
-        /// Treatment of further tasks.
-        overflow: Overflow,
+        /// Limit of its queue.
+        queue: QueueLimit,
     },
     /// `set-speed [pool=…] workers=… speed=…`: changes the speed of workers.
     SetSpeed {
@@ -462,20 +459,14 @@ impl<'a> Values<'a> {
         check_speed(self.parsed("speed", &format!("{least} to {most}"))?.unwrap_or(1.0))
     }
 
-    /// Returns the capacity of the queue in tasks; the default without the key.
+    /// Returns the limit of the queue; the defaults without the keys.
     ///
     /// # Errors
-    /// If the value is invalid.
-    pub fn queue(&self) -> Result<usize, ChangeError> {
-        check_queue(self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE))
-    }
-
-    /// Returns the treatment of tasks beyond a full queue; `drop` without the key.
-    ///
-    /// # Errors
-    /// If the value is invalid.
-    pub fn overflow(&self) -> Result<Overflow, ChangeError> {
-        overflow_named(self.get("overflow").unwrap_or("drop"))
+    /// If a value is invalid.
+    pub fn queue(&self) -> Result<QueueLimit, ChangeError> {
+        let tasks = self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE);
+        let tasks = check_queue(tasks)?;
+        Ok(QueueLimit { tasks, overflow: overflow_named(self.get("overflow").unwrap_or("drop"))? })
     }
 
     /// Returns the policy.
@@ -569,6 +560,13 @@ fn mac_text(mac: Option<Mac>) -> String {
     mac.map_or_else(String::new, |mac| format!(" mac={mac}"))
 }
 
+/// Formats the limit as the keys `queue` and `overflow`.
+impl fmt::Display for QueueLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue={} overflow={}", self.tasks, overflow_name(self.overflow))
+    }
+}
+
 /// Formats a change in the syntax that is parsed.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -592,16 +590,12 @@ impl fmt::Display for Change {
             }
             Self::Drain { workers } => write!(f, "drain workers={}", ids(workers)),
             Self::Undrain { workers } => write!(f, "undrain workers={}", ids(workers)),
-            Self::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
+            Self::AddPool { id, policy, queue, shared_workers, key_file } => {
                 let shared = if *shared_workers { " shared-workers=true" } else { "" };
-                let overflow = overflow_name(*overflow);
                 let key_file = key_file.as_ref();
                 let key =
                     key_file.map_or_else(String::new, |at| format!(" key-file={}", quoted(at)));
-                write!(
-                    f,
-                    "add-pool id={id} policy={policy} queue={queue} overflow={overflow}{shared}{key}"
-                )
+                write!(f, "add-pool id={id} policy={policy} {queue}{shared}{key}")
             }
             Self::RemovePool { id } => write!(f, "remove-pool id={id}"),
             Self::OfAgent(change) => write!(f, "agent {change}"),
@@ -609,10 +603,7 @@ impl fmt::Display for Change {
             Self::SwitchPolicy { pool, policy } => {
                 write!(f, "switch-policy pool={pool} policy={policy}")
             }
-            Self::SetQueue { pool, queue, overflow } => {
-                let overflow = overflow_name(*overflow);
-                write!(f, "set-queue pool={pool} queue={queue} overflow={overflow}")
-            }
+            Self::SetQueue { pool, queue } => write!(f, "set-queue pool={pool} {queue}"),
             Self::SetSpeed { pool, workers, speed } => {
                 write!(f, "set-speed{} workers={} speed={speed}", pool_text(*pool), ids(workers))
             }
@@ -685,7 +676,6 @@ impl Change {
                 id: values.id("id")?,
                 policy: values.policy()?,
                 queue: values.queue()?,
-                overflow: values.overflow()?,
                 shared_workers: values.flag("shared-workers")?,
                 key_file: values.path("key-file")?,
             },
@@ -694,11 +684,7 @@ impl Change {
             "switch-policy" => {
                 Self::SwitchPolicy { pool: values.id("pool")?, policy: values.policy()? }
             }
-            "set-queue" => Self::SetQueue {
-                pool: values.id("pool")?,
-                queue: values.queue()?,
-                overflow: values.overflow()?,
-            },
+            "set-queue" => Self::SetQueue { pool: values.id("pool")?, queue: values.queue()? },
             "set-service" => {
                 Self::SetService { pool: values.id("pool")?, ip: values.parsed("ip", HOST)? }
             }

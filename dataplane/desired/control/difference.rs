@@ -7,6 +7,7 @@ use wedjat_core::stage::DispatcherChange;
 use wedjat_core::state::Member;
 
 use super::membership::{Membership, Pool, Server, Worker};
+use crate::state::QueueLimit;
 
 /// One difference, with pools and members by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub enum Difference {
     Rates,
     /// The policy changed.
     Policy,
-    /// The queue's bound or its overflow treatment changed.
+    /// The queue's limit changed.
     Queue,
 }
 
@@ -48,7 +49,10 @@ impl Difference {
                 members,
                 core,
             ))),
-            Self::Queue => DispatcherChange::Queue(to.settings.queue, to.settings.overflow),
+            Self::Queue => {
+                let QueueLimit { tasks, overflow } = to.settings.queue;
+                DispatcherChange::Queue(tasks, overflow)
+            }
             _ => return None,
         })
     }
@@ -124,7 +128,7 @@ impl Differences<'_> {
         if from.policy != to.policy {
             differences.push(Difference::Policy);
         }
-        if (from.queue, from.overflow) != (to.queue, to.overflow) {
+        if from.queue != to.queue {
             differences.push(Difference::Queue);
         }
     }

@@ -94,7 +94,7 @@ impl Cores for LeafCores {
                 Err(invalid_text("no `server` in `add-workers`", allowed))
             }
             Change::AddPool { queue, .. } | Change::SetQueue { queue, .. } => {
-                self.check_queue(queue)
+                self.check_queue(queue.tasks)
             }
             Change::LinkPool { pool, .. } if !self.may_link || self.is_spine() => {
                 let reason = if self.is_spine() {

@@ -103,7 +103,7 @@ impl Pool {
         let (view, seed) = (table.view(core.index, index), table.seed());
         let seed = stream_seed(seed, core.index, index);
         let mut dispatcher = Dispatcher::new(&self.settings.policy, view, core, seed)
-            .with_queue(self.settings.queue, self.settings.overflow);
+            .with_queue(self.settings.queue.tasks, self.settings.queue.overflow);
         if let Some(speeds) = self.speeds(dispatcher.view().members()) {
             dispatcher.set_rates(&speeds);
         }

@@ -388,12 +388,12 @@ impl<C: Cores> Control<C> {
             }
             Change::Drain { ref workers } => drain(next, workers, true),
             Change::Undrain { ref workers } => drain(next, workers, false),
-            Change::AddPool { id, ref policy, queue, overflow, shared_workers, ref key_file } => {
+            Change::AddPool { id, ref policy, queue, shared_workers, ref key_file } => {
                 if let Some((_, pool)) = next.pool(id) {
                     let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
-                let settings = state::Pool::new(policy.clone(), queue, overflow);
+                let settings = state::Pool::new(policy.clone(), queue);
                 let key = key_file.as_deref().map(key_in).transpose()?;
                 let settings = state::Pool { shared_workers, key, ..settings };
                 self.check_choice(policy, &settings)?;
@@ -434,9 +434,8 @@ impl<C: Cores> Control<C> {
                 changed.policy = policy.clone();
                 Ok(())
             }
-            Change::SetQueue { pool, queue, overflow } => {
-                let pool = &mut pool_of(next, pool)?.settings;
-                (pool.queue, pool.overflow) = (queue, overflow);
+            Change::SetQueue { pool, queue } => {
+                pool_of(next, pool)?.settings.queue = queue;
                 Ok(())
             }
             Change::SetSpeed { pool, ref workers, speed } => {

@@ -101,7 +101,7 @@ pub fn value(state: &State, key: Key) -> Option<&Entry> {
 /// Returns the value of a pool with these settings.
 #[must_use]
 pub fn of_pool(settings: &PoolSettings) -> Entry {
-    pool_entry(&settings.policy, settings.queue as u64, settings.workers as u64)
+    pool_entry(&settings.policy, settings.queue.tasks as u64, settings.workers as u64)
 }
 
 /// Returns the value of a pool.
@@ -196,7 +196,7 @@ pub fn of_command(command: &Command) -> Option<(Key, Change)> {
         }
         Command::RemovePool { id } => (pool(id), Change::Remove),
         Command::SetQueue { pool: id, queue, .. } => {
-            (pool(id), Change::Set(Field::Queue, queue as u64))
+            (pool(id), Change::Set(Field::Queue, queue.tasks as u64))
         }
         Command::ResizePool { id, workers } => {
             (pool(id), Change::Set(Field::Workers, workers as u64))
