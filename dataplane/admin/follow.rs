@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use wedjat_core::policy::Reports;
 use wedjat_desired::control::{Change, Membership};
 use wedjat_desired::plan::Plan;
-use wedjat_desired::state::{Desired, ReplyPath};
+use wedjat_desired::state::Desired;
 
 /// Result of applying a desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +61,7 @@ pub fn changes(
     let (current, mut wanted) = (now.desired(is_spine), wanted.clone());
     for (id, pool) in &mut wanted.pools {
         // Settings that a controller does not know stay as in the node's file.
-        let old = current.pools.get(id);
-        pool.shared_workers = old.is_some_and(|old| old.shared_workers);
-        pool.reports = old.map_or(Reports::Replies, |old| old.reports);
-        pool.replies = old.map_or(ReplyPath::Leaf, |old| old.replies);
-        pool.key = old.and_then(|old| old.key.clone());
+        pool.fixed = current.pools.get(id).map(|old| old.fixed.clone()).unwrap_or_default();
     }
     if let FollowerKind::Agent(known) = follows {
         keep_unknown(&current, &mut wanted, known);

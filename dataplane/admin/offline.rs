@@ -374,7 +374,7 @@ impl Offline {
             let authenticator = |key: &wedjat_core::wire::auth::Key| {
                 Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
             };
-            entry.authenticator = pool.settings.key.as_ref().map(authenticator);
+            entry.authenticator = pool.settings.fixed.key.as_ref().map(authenticator);
         }
         let macs = self.macs.iter().copied();
         let mut stages = wedjat_assembly::stages(config, &membership, macs, &table)?;

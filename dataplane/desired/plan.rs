@@ -7,10 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use wedjat_core::policy::Reports;
-
 use crate::control::{Change, Membership};
-use crate::state::{Delta, Desired, Pool, ReplyPath, Server, Spine, Worker, WorkerKey};
+use crate::state::{Delta, Desired, FixedSettings, Pool, Server, Spine, Worker, WorkerKey};
 
 /// Part of a desired state that cannot be reached now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,20 +176,12 @@ impl Planner<'_> {
                 continue;
             }
             let old = self.current.pools.get(&id).cloned();
-            if old.as_ref().is_some_and(|old| old.shared_workers != pool.shared_workers) {
-                self.fixed(format!("`pool.shared_workers` of pool {id}"));
-            }
-            // A new pool has reports by replies.
-            if old.as_ref().map_or(Reports::Replies, |old| old.reports) != pool.reports {
-                self.fixed(format!("`pool.reports` of pool {id}"));
-            }
-            // Replies of a new pool go through the leaf.
-            if old.as_ref().map_or(ReplyPath::Leaf, |old| old.replies) != pool.replies {
-                self.fixed(format!("`pool.replies` of pool {id}"));
-            }
-            // The desired state has the key, but no path of a key file, which `AddPool` needs.
-            if old.as_ref().and_then(|old| old.key.as_ref()) != pool.key.as_ref() {
-                self.fixed(format!("`pool.key_file` of pool {id}"));
+            // Of these settings, `AddPool` gives a new pool only shared workers, and a key only by the path of its file.
+            let shared_workers = pool.fixed.shared_workers;
+            let of_new_pool = FixedSettings { shared_workers, ..FixedSettings::default() };
+            let current = old.as_ref().map_or(&of_new_pool, |old| &old.fixed);
+            for key in current.differences(&pool.fixed) {
+                self.fixed(format!("`pool.{key}` of pool {id}"));
             }
             changes.extend(changes_of_pool(id, old.as_ref(), &pool));
         }
@@ -284,13 +274,13 @@ impl Groups {
 /// Returns the changes of a pool that is new or differs from `old`.
 fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
     let mut changes = Vec::new();
-    let Pool { queue, shared_workers, .. } = *new;
+    let queue = new.queue;
     match old {
         None => changes.push(Change::AddPool {
             id,
             policy: new.choice(),
             queue,
-            shared_workers,
+            shared_workers: new.fixed.shared_workers,
             key_file: None, // a new pool with a key is an obstacle
         }),
         Some(old) => {

@@ -50,15 +50,9 @@ pub struct QueueLimit {
     pub overflow: Overflow,
 }
 
-/// Settings of a pool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
-    /// Policy that runs.
-    pub policy: PolicySpec,
-    /// Objective by which the node chooses the policy; `None` if the policy is fixed.
-    pub auto: Option<Objective>,
-    /// Limit of its queue.
-    pub queue: QueueLimit,
+/// Settings that a pool keeps while it exists. A controller does not know them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FixedSettings {
     /// True if other schedulers send tasks to its workers, too.
     pub shared_workers: bool,
     /// At a leaf: source of its workers' load reports.
@@ -68,6 +62,32 @@ pub struct Pool {
     /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
     /// signs its workers' messages.
     pub key: Option<Key>,
+}
+
+impl FixedSettings {
+    /// Iterates over the keys of the file whose values differ.
+    pub fn differences(&self, other: &Self) -> impl Iterator<Item = &'static str> {
+        let are_equal = [
+            ("shared_workers", self.shared_workers == other.shared_workers),
+            ("reports", self.reports == other.reports),
+            ("replies", self.replies == other.replies),
+            ("key_file", self.key == other.key),
+        ];
+        are_equal.into_iter().filter(|(_, is_equal)| !is_equal).map(|(key, _)| key)
+    }
+}
+
+/// Settings of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Policy that runs.
+    pub policy: PolicySpec,
+    /// Objective by which the node chooses the policy; `None` if the policy is fixed.
+    pub auto: Option<Objective>,
+    /// Limit of its queue.
+    pub queue: QueueLimit,
+    /// Settings that a running pool keeps.
+    pub fixed: FixedSettings,
     /// Address at which clients reach it, if not the node's own.
     pub service: Option<IpAddr>,
     /// At a leaf: spine that receives signals of the pool's load, and the rules of these signals.
@@ -83,10 +103,7 @@ impl Pool {
             policy: choice.first(),
             auto: choice.objective(),
             queue,
-            shared_workers: false,
-            reports: Reports::Replies,
-            replies: ReplyPath::Leaf,
-            key: None,
+            fixed: FixedSettings::default(),
             service: None,
             link: None,
         }
@@ -102,13 +119,13 @@ impl Pool {
     /// and replies that pass through it.
     #[must_use]
     pub fn auto_refusal(&self) -> Option<AutoRefusal> {
-        if self.reports == Reports::Messages {
+        if self.fixed.reports == Reports::Messages {
             let reason = "with reports = \"messages\" the workers' agents have the policy, too";
             Some((reason, "reports = \"replies\", or one policy, as in lsq-smart"))
-        } else if self.replies == ReplyPath::Direct {
+        } else if self.fixed.replies == ReplyPath::Direct {
             let reason = "with replies = \"direct\" the leaf sees no service times";
             Some((reason, "replies = \"leaf\", or one policy, as in eft"))
-        } else if self.shared_workers {
+        } else if self.fixed.shared_workers {
             let reason = "with shared_workers = true the leaf does not see all tasks";
             Some((reason, "one policy, as in horus"))
         } else {

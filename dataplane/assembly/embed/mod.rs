@@ -198,12 +198,12 @@ impl Scheduler {
         // Such a policy asks workers for their queue lengths, and the library sends no packets of its own to workers.
         let needs_probes = |pool: &&PoolConfig| {
             let settings = &pool.settings;
-            settings.reports == Reports::Messages && settings.policy.can_probe_by_messages()
+            settings.fixed.reports == Reports::Messages && settings.policy.can_probe_by_messages()
         };
         if let Some(pool) = config.pools.iter().find(needs_probes) {
             return Err(EmbedError::Probes(pool.id));
         }
-        let is_direct = |pool: &&PoolConfig| pool.settings.replies == ReplyPath::Direct;
+        let is_direct = |pool: &&PoolConfig| pool.settings.fixed.replies == ReplyPath::Direct;
         if let Some(pool) = config.pools.iter().find(is_direct) {
             return Err(EmbedError::Direct(pool.id));
         }

@@ -39,7 +39,7 @@ use wedjat_core::wire::peer::VIA_LEN;
 use wedjat_core::wire::task::{EXTENSION_LEN, LEN};
 use wedjat_core::wire::{ipv4, ipv6};
 
-use crate::state::Pool;
+use crate::state::{FixedSettings, Pool};
 
 /// Maximum size of a task in bytes over IPv4. Its reply, with an extended header, fits into one Ethernet frame:
 /// 1500 bytes without the headers of IPv4 (20) and UDP (8), the task header and its extension.
@@ -318,7 +318,7 @@ impl HostSettings<'_> {
         }
         // A proof makes a reply longer, and a trailer makes a forwarded task longer.
         let proof =
-            if pools.iter().any(|pool| pool.settings.key.is_some()) { auth::LEN } else { 0 };
+            if pools.iter().any(|pool| pool.settings.fixed.key.is_some()) { auth::LEN } else { 0 };
         let payload_max = PAYLOAD_MAX - if self.is_v6 { V6_HEADER_EXTRA } else { 0 };
         let most = payload_max - proof - if self.forwards { VIA_LEN } else { 0 };
         let payload = faults.number_in(self.table, "payload", most, (1, most));
@@ -467,9 +467,10 @@ fn pool_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Opt
     unused(faults, raw, &policy, &key);
     let settings = pool::settings(faults, raw.table, policy);
     let pool_key = key_of(faults, raw, key("key_file").as_str());
+    let fixed = FixedSettings { key: pool_key, ..FixedSettings::default() };
     Some(PoolConfig {
         id: *raw.id.get_ref(),
-        settings: Pool { key: pool_key, ..settings },
+        settings: Pool { fixed, ..settings },
         workers,
         speeds,
         leaf_policy: leaf_policy(faults, raw, key("leaf_policy").as_str()),
@@ -833,7 +834,7 @@ overflow = "refuse"
         let line = format!("id = 2\nkey_file = \"{}\"", path.display());
         let text = GOOD.replacen("id = 2", &line, 1);
         let config = parse(&text).unwrap();
-        let keys = config.host.pools.iter().map(|pool| pool.settings.key.is_some());
+        let keys = config.host.pools.iter().map(|pool| pool.settings.fixed.key.is_some());
         assert_eq!(keys.collect::<Vec<_>>(), [false, true]);
         assert_eq!(config.host.payload, PAYLOAD_MAX - auth::LEN);
         let most = |payload| text.replacen("slots = 32", &format!("payload = {payload}"), 1);

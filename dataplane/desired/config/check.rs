@@ -50,7 +50,7 @@ pub fn config(
     };
     let pools: Vec<_> = raw.pool.iter().filter_map(pool).collect();
     let pools_with_key: HashSet<_> =
-        pools.iter().filter(|pool| pool.settings.key.is_some()).map(|pool| pool.id).collect();
+        pools.iter().filter(|pool| pool.settings.fixed.key.is_some()).map(|pool| pool.id).collect();
     let servers: Vec<_> = match raw.role {
         Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
         _ => raw
@@ -375,7 +375,7 @@ fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) 
 
 /// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
 fn queues_tasks(pool: &PoolConfig) -> bool {
-    let Pool { policy, reports, .. } = &pool.settings;
+    let (policy, reports) = (&pool.settings.policy, &pool.settings.fixed.reports);
     let probes = *reports == Reports::Messages && policy.can_probe_by_messages();
     policy.entry().holds() || probes
 }

@@ -8,7 +8,7 @@ use wedjat_core::policy::{PolicyChoice, PolicySpec, Reports};
 use super::faults::FaultCollector;
 use super::raw;
 use super::read::Table;
-use crate::state::{Pool, QueueLimit, Spine};
+use crate::state::{FixedSettings, Pool, QueueLimit, Spine};
 
 /// Checked pool.
 #[derive(Clone, Debug)]
@@ -39,7 +39,8 @@ impl PoolConfig {
         let settings = settings(faults, raw.table, policy);
         let key = faults.key(raw.key_file.as_ref(), "pool.key_file");
         let replies = raw.replies.as_ref().map(|at| *at.get_ref()).unwrap_or_default();
-        let settings = Pool { shared_workers, reports, replies, key, service, link, ..settings };
+        let fixed = FixedSettings { shared_workers, reports, replies, key };
+        let settings = Pool { fixed, service, link, ..settings };
         let (id, workers, speeds) = (*raw.id.get_ref(), Vec::new(), Vec::new());
         Self { id, settings, workers, speeds, leaf_policy: None }
     }

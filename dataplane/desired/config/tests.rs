@@ -61,7 +61,7 @@ fn the_reference_is_read() {
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
     assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
     assert_eq!(config.servers[0].speed, 1.0);
-    assert!(!config.servers[0].registers && !config.pools[0].settings.shared_workers);
+    assert!(!config.servers[0].registers && !config.pools[0].settings.fixed.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 256);
 }
 
@@ -70,7 +70,7 @@ fn the_reference_is_read() {
 fn trust_settings_are_explicit() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nshared_workers = true") + "registers = true\n";
     let config = parse(&text.replace("seed = 7", "multi_packet_per_source = 9")).unwrap();
-    assert!(config.servers[0].registers && config.pools[0].settings.shared_workers);
+    assert!(config.servers[0].registers && config.pools[0].settings.fixed.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 9);
     let few = parse(&GOOD.replace("seed = 7", "connections = 64")).unwrap();
     assert_eq!(few.leaf.multi_packet_per_source, 64, "at most `connections`");
@@ -83,11 +83,11 @@ fn message_reports_require_a_suitable_policy() {
         let lines = format!("\"{policy}\"\nreports = \"messages\"");
         parse(&GOOD.replace("\"horus\"", &lines))
     };
-    assert_eq!(parse(GOOD).unwrap().pools[0].settings.reports, Reports::Replies);
+    assert_eq!(parse(GOOD).unwrap().pools[0].settings.fixed.reports, Reports::Replies);
     // Policies whose members choose the time of their reports.
     for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
         assert_eq!(
-            with_messages(policy).unwrap().pools[0].settings.reports,
+            with_messages(policy).unwrap().pools[0].settings.fixed.reports,
             Reports::Messages,
             "{policy}"
         );
@@ -95,7 +95,7 @@ fn message_reports_require_a_suitable_policy() {
     // Policies that probe members for each task.
     for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
         assert_eq!(
-            with_messages(policy).unwrap().pools[0].settings.reports,
+            with_messages(policy).unwrap().pools[0].settings.fixed.reports,
             Reports::Messages,
             "{policy}"
         );
@@ -122,8 +122,8 @@ fn message_reports_require_a_suitable_policy() {
 #[test]
 fn direct_replies_require_a_direct_path() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nreplies = \"direct\"");
-    assert_eq!(parse(GOOD).unwrap().pools[0].settings.replies, ReplyPath::Leaf);
-    assert_eq!(parse(&text).unwrap().pools[0].settings.replies, ReplyPath::Direct);
+    assert_eq!(parse(GOOD).unwrap().pools[0].settings.fixed.replies, ReplyPath::Leaf);
+    assert_eq!(parse(&text).unwrap().pools[0].settings.fixed.replies, ReplyPath::Direct);
     let port = "[[port]]\ndevice = \"net_memif2\"\nside = \"clients\"\nip = \"10.0.3.1/24\"\n";
     let local =
         "[agent]\nname = \"a\"\n[[agent.pool]]\nid = 1\npolicy = \"jsq\"\nworkers = \"40\"\n";
@@ -222,7 +222,7 @@ fn ipv6_is_read_and_families_must_fit_together() {
     assert_eq!(config.warnings(), [""; 0]);
     let with_messages =
         parse(&V6.replacen("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", 1)).unwrap();
-    assert_eq!(with_messages.pools[0].settings.reports, Reports::Messages);
+    assert_eq!(with_messages.pools[0].settings.fixed.reports, Reports::Messages);
     let linked =
         "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]\nspine = 9\nservice = \"fd00:1::c8\"\n";
     let linked = parse(&V6.replacen("[[pool]]\n", linked, 1)).unwrap();
@@ -569,12 +569,12 @@ fn a_pool_may_have_a_key() {
     mode(0o600);
     let config = parse(&text).unwrap();
     assert!(
-        config.pools[0].settings.key.is_some()
-            && parse(GOOD).unwrap().pools[0].settings.key.is_none()
+        config.pools[0].settings.fixed.key.is_some()
+            && parse(GOOD).unwrap().pools[0].settings.fixed.key.is_none()
     );
     assert!(config.servers[0].registers, "servers of a pool with a key register by default");
     let v6 = parse(&V6.replace("policy = \"horus\"", &line)).unwrap();
-    assert!(v6.pools[0].settings.key.is_some() && v6.servers[0].registers);
+    assert!(v6.pools[0].settings.fixed.key.is_some() && v6.servers[0].registers);
     assert!(!parse(&(text.clone() + "registers = false\n")).unwrap().servers[0].registers);
     let shown = format!("{config:?}");
     assert!(!shown.contains("0001020304"), "a configuration does not show it: {shown}");

@@ -378,7 +378,7 @@ pub fn signer(membership: &Membership, before: Option<&Signer>) -> Option<Signer
 fn keys(membership: &Membership) -> Vec<(u16, Key)> {
     let keyed = |pool: &Pool| {
         let workers = pool.members.iter().flatten().map(|worker: &Worker| worker.id);
-        let key = pool.settings.key.clone();
+        let key = pool.settings.fixed.key.clone();
         workers.filter_map(|worker| Some((worker, key.clone()?))).collect::<Vec<_>>()
     };
     membership.pools.iter().flatten().flat_map(keyed).collect()

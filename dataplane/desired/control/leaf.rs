@@ -338,7 +338,7 @@ fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core:
     steps.push(Step::Begin {
         pool,
         dispatcher: Box::new(Some(dispatcher)),
-        shared_workers: to.settings.shared_workers,
+        shared_workers: to.settings.fixed.shared_workers,
         unfinished: Some(UnfinishedTasks::of_new_pool()),
     });
     let places = (0..places as u16).map(Member);

@@ -90,7 +90,7 @@ impl Pool {
     pub(super) fn new(id: u16, settings: state::Pool, limits: Limits) -> Self {
         // Proofs have sequence numbers that follow the clock. Older ones may be replays from before the pool's start.
         let first = first_accepted(SystemTime::now());
-        let key = settings.key.clone();
+        let key = settings.fixed.key.clone();
         let authenticator = key.map(|key| ReplyAuthenticator::new(key, limits.workers, first));
         let (authenticator, members) = (authenticator.map(Arc::new), Vec::new());
         Self { id, settings, authenticator, is_leaving: false, members }
@@ -341,7 +341,7 @@ impl Membership {
                 link: pool.settings.link.and_then(|(spine, protocol)| {
                     Some(SpineLink { spine: self.spine_place(spine.id)? as u16, protocol })
                 }),
-                is_direct: pool.settings.replies == ReplyPath::Direct,
+                is_direct: pool.settings.fixed.replies == ReplyPath::Direct,
             },
             None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
         });

@@ -43,7 +43,7 @@ use wedjat_core::state::{Member, Table};
 use wedjat_core::wire::auth::Key;
 
 use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
-use crate::state::{self, AutoRefusal, Spine};
+use crate::state::{self, AutoRefusal, FixedSettings, Spine};
 use membership::settle;
 
 /// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free. Also the limit of
@@ -395,7 +395,8 @@ impl<C: Cores> Control<C> {
                 }
                 let settings = state::Pool::new(policy.clone(), queue);
                 let key = key_file.as_deref().map(key_in).transpose()?;
-                let settings = state::Pool { shared_workers, key, ..settings };
+                let fixed = FixedSettings { shared_workers, key, ..FixedSettings::default() };
+                let settings = state::Pool { fixed, ..settings };
                 self.check_choice(policy, &settings)?;
                 let pool = Pool::new(id, settings, self.limits);
                 // Tasks that waited for the ended pool may not have been dropped yet.
@@ -409,7 +410,7 @@ impl<C: Cores> Control<C> {
             Change::SetPolicy { pool, ref policy } => {
                 let changed = &mut pool_of(next, pool)?.settings;
                 self.check_choice(policy, changed)?;
-                if changed.reports == Reports::Messages && changed.choice() != *policy {
+                if changed.fixed.reports == Reports::Messages && changed.choice() != *policy {
                     let reason = "its workers report their queues as their own policy requires";
                     let reason = format!("{reason}; restart leaves and agents with the other one");
                     return refused(format!("policy of pool {pool}"), reason);
@@ -472,7 +473,7 @@ impl<C: Cores> Control<C> {
         pool: u16,
         to: Option<(Spine, Protocol)>,
     ) -> Result<(), ChangeError> {
-        let by_messages = pool_of(next, pool)?.settings.reports == Reports::Messages;
+        let by_messages = pool_of(next, pool)?.settings.fixed.reports == Reports::Messages;
         if let Some((spine, _)) = to {
             if by_messages {
                 let reason = "a leaf's signals repeat what replies report, and this pool's replies report nothing";
