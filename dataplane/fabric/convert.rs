@@ -10,7 +10,7 @@ use wedjat_admin::refusal;
 use wedjat_core::limits::WORKER_ID_MAX;
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::control::{overflow_name, overflow_named};
-use wedjat_desired::state::{Delta, QueueLimit, Server, Worker, WorkerKey};
+use wedjat_desired::state::{Delta, QueueLimit, Server, Spine, Worker, WorkerKey};
 
 use super::command::CommandError;
 use super::fabric::PoolSettings;
@@ -61,9 +61,9 @@ pub fn address(text: &str) -> Result<IpAddr, MessageError> {
 }
 
 /// Returns the message for a pool, for a node or for the topology that operators read. `spine` is the pool's spine at a
-/// leaf, if it has one, with its address.
+/// leaf, if it has one.
 #[must_use]
-pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, IpAddr)>) -> proto::Pool {
+pub fn pool(id: u16, settings: &PoolSettings, spine: Option<Spine>) -> proto::Pool {
     proto::Pool {
         id: id.into(),
         policy: settings.policy.clone(),
@@ -72,8 +72,8 @@ pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, IpAddr)>) -> p
         queue: settings.queue.tasks as u64,
         overflow: overflow_name(settings.queue.overflow).to_owned(),
         address: settings.address.map_or_else(String::new, |ip| ip.to_string()),
-        spine: spine.map_or(0, |(id, _)| id.into()),
-        spine_address: spine.map_or_else(String::new, |(_, ip)| ip.to_string()),
+        spine: spine.map_or(0, |spine| spine.id.into()),
+        spine_address: spine.map_or_else(String::new, |spine| spine.ip.to_string()),
         admits: settings.admits as u64,
         workers: settings.workers as u64,
         placement: settings.placement.name().to_owned(),
@@ -86,7 +86,7 @@ fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
     let size = |value: u64| usize::try_from(value).or_else(|_| invalid(format!("{value}")));
     let spine = match &pool.spine_address[..] {
         "" => None,
-        ip => Some((to_u16(pool.spine)?, address(ip)?)),
+        ip => Some(Spine { id: to_u16(pool.spine)?, ip: address(ip)? }),
     };
     let overflow = overflow_named(&pool.overflow).or_else(|error| invalid(error.to_string()))?;
     let placement = Placement::named(&pool.placement);

@@ -158,7 +158,7 @@ impl Draft {
                 self.check_address(ip)?;
                 self.check_workers(leaf, workers, workers.len())?;
                 let server = Server { mac, registers, is_drained: false };
-                self.put_server(leaf, ip, &server);
+                self.push(Event::server(leaf, ip, &server));
                 let ids = Ids(sorted(workers));
                 self.push(Event::Workers { leaf, server: ip, ids, speed });
             }
@@ -268,19 +268,12 @@ impl Draft {
         Ok(())
     }
 
-    /// Adds or replaces a server.
-    fn put_server(&mut self, leaf: u16, ip: IpAddr, server: &Server) {
-        let Server { mac, registers, is_drained } = *server;
-        let mac = mac.map(|mac| mac.to_string());
-        self.push(Event::Server { leaf, ip, mac, registers, is_drained });
-    }
-
     /// Drains or undrains a server.
     fn drain(&mut self, ip: IpAddr, is_drained: bool) -> DecideResult {
         let leaf = self.leaf_of_server(ip)?;
         let server = self.leaf(leaf)?.servers.get(&ip).cloned();
         if let Some(server) = server.filter(|server| server.is_drained != is_drained) {
-            self.put_server(leaf, ip, &Server { is_drained, ..server });
+            self.push(Event::server(leaf, ip, &Server { is_drained, ..server }));
         }
         Ok(())
     }
@@ -305,7 +298,7 @@ impl Draft {
         let Some(to) = to else { return Ok(()) };
         for (&ip, server) in &leaf.servers {
             self.push(Event::ServerGone { leaf: id, ip });
-            self.put_server(to, ip, server);
+            self.push(Event::server(to, ip, server));
         }
         // One event for each run of workers that differ only in their ids.
         let all: Vec<_> = leaf.workers.iter().collect();
@@ -442,7 +435,8 @@ impl Draft {
             { joining.iter() }.filter(|id| !rack.workers.contains_key(id)).copied().collect();
         self.check_workers(leaf, &new, new.len())?;
         if server.is_none() && !new.is_empty() {
-            self.put_server(leaf, ip, &Server { mac: None, registers: true, is_drained: false });
+            let server = Server { mac: None, registers: true, is_drained: false };
+            self.push(Event::server(leaf, ip, &server));
         }
         if !new.is_empty() {
             self.push(Event::Workers { leaf, server: ip, ids: Ids(new), speed: 1.0 });

@@ -61,6 +61,16 @@ pub enum Event {
     Link { pool: u16, leaf: u16, spine: Option<u16> },
 }
 
+impl Event {
+    /// Returns the event that adds or replaces this server.
+    #[must_use]
+    pub fn server(leaf: u16, ip: IpAddr, server: &Server) -> Self {
+        let Server { mac, registers, is_drained } = *server;
+        let mac = mac.map(|mac| mac.to_string());
+        Self::Server { leaf, ip, mac, registers, is_drained }
+    }
+}
+
 /// Updates `members`, the number of workers of each pool, for one worker that the pool gained or lost. Removes a
 /// number that becomes 0. Does nothing without a pool.
 fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) {
@@ -218,13 +228,7 @@ impl Leaf {
     fn events(&self, id: u16, events: &mut Vec<Event>) {
         events.push(Event::Leaf { id, ip: self.ip, is_failed: self.is_failed });
         for (&ip, server) in &self.servers {
-            events.push(Event::Server {
-                leaf: id,
-                ip,
-                mac: server.mac.map(|mac| mac.to_string()),
-                registers: server.registers,
-                is_drained: server.is_drained,
-            });
+            events.push(Event::server(id, ip, server));
         }
         let all: Vec<_> = self.workers.iter().collect();
         // One event for each run of workers that differ only in their ids.

@@ -29,7 +29,7 @@ use wedjat_core::policy::{PolicyChoice, PolicySpec};
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::state::MemberPresence;
 use wedjat_desired::config::{ControllerAddress, FollowConfig};
-use wedjat_desired::state::{Desired, Pool, Server, Spine};
+use wedjat_desired::state::{Desired, Pool, Server};
 
 use super::client::connect;
 use super::convert;
@@ -432,7 +432,7 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     // Spines and leaves share the pool's address. Without spines, clients use the leaf's own. Agents serve no clients.
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
     let service = settings.address.filter(|_| has_service);
-    let link = pool.spine.map(|(id, ip)| (Spine { id, ip }, signals));
+    let link = pool.spine.map(|spine| (spine, signals));
     // Placeholders for settings that the controller does not know: the node keeps those of its file.
     Ok(Pool { service, link, ..Pool::new(policy, settings.queue) })
 }

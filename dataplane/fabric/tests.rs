@@ -79,7 +79,8 @@ fn pool_gets_workers_and_spines_by_strategy() {
     assert_eq!(view.workers[&(Some(7), 2)].speed, 2.0);
     let view = fabric.view(NodeId::Leaf(3));
     assert_eq!((view.workers.len(), view.servers.len()), (2, 2));
-    assert_eq!(view.pools[&7].spine, Some((2, "10.0.0.2".parse().unwrap())));
+    let spine = view.pools[&7].spine.map(|spine| (spine.id, spine.ip));
+    assert_eq!(spine, Some((2, "10.0.0.2".parse().unwrap())));
     let view = fabric.view(NodeId::Agent("10.0.1.11".parse().unwrap()));
     assert_eq!(view.pools.keys().copied().collect::<Vec<_>>(), [1, 7]);
     assert_eq!(view.workers.len(), 4);
@@ -284,6 +285,16 @@ fn any_command() -> impl Strategy<Value = String> {
             format!("register leaf={leaf} ip=10.3.0.{server} pool={pool} workers={worker}")
         }),
     ]
+}
+
+// Stores of earlier releases have pools in this form.
+#[test]
+fn stored_pool_has_its_settings_in_one_object() {
+    let text = "add-pool id=7 workers=0 policy=random spine-policy=random queue=9 overflow=refuse";
+    let (events, _) = Fabric::default().decide(&text.parse().unwrap()).unwrap();
+    let expected = r#"[{"pool":{"id":7,"settings":{"policy":"random","spine_policy":"random","agent_policy":"cfcfs(silence-ms=0)","queue":9,"overflow":"refuse","workers":0,"placement":"spread","spines":0,"address":null,"admits":0}}}]"#;
+    assert_eq!(serde_json::to_string(&events).unwrap(), expected);
+    assert_eq!(serde_json::from_str::<Vec<Event>>(expected).unwrap(), events);
 }
 
 /// Returns all nodes that the commands of [`any_command`] can create. A registration can add servers 9 to 11.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wedjat_desired::state::{Delta, Desired, Server, Worker};
+use wedjat_desired::state::{Delta, Desired, Server, Spine, Worker};
 
 use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
 
@@ -57,9 +57,8 @@ impl fmt::Display for Position {
 pub struct PoolView {
     /// Settings of the pool.
     pub settings: PoolSettings,
-    /// For a leaf: id and address of the spine that this rack of the pool is linked to. `None` for a pool without
-    /// spines, and at other nodes.
-    pub spine: Option<(u16, IpAddr)>,
+    /// For a leaf: spine that this rack of the pool is linked to. `None` for a pool without spines, and at other nodes.
+    pub spine: Option<Spine>,
 }
 
 /// Part of a fabric that one node receives. `Desired` has the pools, servers and workers of a node. The key of a worker
@@ -147,7 +146,8 @@ impl Fabric {
     /// Returns a pool in this leaf's view, with the spine that it is linked to; `None` for an unknown pool.
     fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
         let entry = self.pools.get(&pool)?;
-        let spine = entry.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
+        let spine = |&id| Some(Spine { id, ip: self.spines.get(&id)?.ip });
+        let spine = entry.links.get(&leaf).and_then(spine);
         Some(PoolView { settings: entry.settings.clone(), spine })
     }
 

@@ -29,7 +29,7 @@ pub struct Config {
     /// Number of pools.
     pub pools: usize,
     /// Distribution of the workers per pool.
-    pub pool_size: PoolSize,
+    pub pool_size: BoundedExponential,
     /// Workers of a pool that are placed together, at most one server's.
     pub piece: usize,
     /// Racks of a pool per spine.
@@ -49,7 +49,7 @@ impl Config {
 
 /// Exponential number of workers within bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PoolSize {
+pub struct BoundedExponential {
     /// Minimum.
     pub min: usize,
     /// Maximum.
@@ -58,7 +58,7 @@ pub struct PoolSize {
     pub mean: f64,
 }
 
-impl PoolSize {
+impl BoundedExponential {
     /// Parses `exp(min=50,max=20000,mean=685)`. These are also the defaults of omitted keys.
     ///
     /// # Errors
@@ -198,12 +198,14 @@ mod tests {
 
     #[test]
     fn pool_sizes_have_their_mean_and_bounds() {
-        let size = PoolSize::parse("exp(min=50,max=20000,mean=685)").unwrap();
+        let size = BoundedExponential::parse("exp(min=50,max=20000,mean=685)").unwrap();
         let mut rng = StreamSeed::derive(1, "placement", 0).stream();
         let sizes: Vec<_> = (0..20_000).map(|_| size.draw(&mut rng)).collect();
         let mean = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
         assert!((mean / 685.0 - 1.0).abs() < 0.03, "{mean}");
         assert!(sizes.iter().all(|size| (50..=20_000).contains(size)));
-        assert!(PoolSize::parse("exp(min=5,mean=2)").unwrap_err().contains("min <= mean"));
+        assert!(
+            BoundedExponential::parse("exp(min=5,mean=2)").unwrap_err().contains("min <= mean")
+        );
     }
 }

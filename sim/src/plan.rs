@@ -263,7 +263,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         workers_per_server,
         piece: count("piece", &args.piece, workers_per_server, workers_per_server)?,
         pools: count("pools", &args.pools, 1000, 100_000)?,
-        pool_size: fabric::PoolSize::parse(size)?,
+        pool_size: fabric::BoundedExponential::parse(size)?,
         leaves_per_spine: count("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
         pool: rack(&two_racks, policy, load)?,
     };

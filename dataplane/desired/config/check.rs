@@ -375,8 +375,8 @@ fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) 
 
 /// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
 fn queues_tasks(pool: &PoolConfig) -> bool {
-    let (policy, reports) = (&pool.settings.policy, &pool.settings.fixed.reports);
-    let probes = *reports == Reports::Messages && policy.can_probe_by_messages();
+    let Pool { policy, fixed, .. } = &pool.settings;
+    let probes = fixed.reports == Reports::Messages && policy.can_probe_by_messages();
     policy.entry().holds() || probes
 }
 
