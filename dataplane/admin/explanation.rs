@@ -5,9 +5,12 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use wedjat_core::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Record};
-use wedjat_core::policy::beliefs::MemberEstimate;
+use wedjat_core::policy::LANES;
+use wedjat_core::policy::beliefs::{ClassBeliefs, MemberEstimate};
+use wedjat_core::quantity;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::Load;
 use wedjat_core::state::table::{AutoSnapshot, PoolSnapshot, Role};
@@ -70,6 +73,7 @@ impl ExplainContext<'_> {
             beliefs: record.beliefs.as_ref().map(|beliefs| self.beliefs(record, beliefs)),
             lost: self.explaining.lost(),
             text: String::new(),
+            class: record.seen.class().map(u32::from),
         };
         explanation.text = self.sentence(record, &explanation);
         explanation
@@ -105,12 +109,16 @@ impl ExplainContext<'_> {
 
     /// Converts the core's estimates of the pool, by which it decided.
     fn beliefs(&self, record: &Record, pool_beliefs: &PoolBeliefs) -> proto::Beliefs {
-        let PoolBeliefs { beliefs, workers } = pool_beliefs;
+        let PoolBeliefs { beliefs, workers, class } = pool_beliefs;
         let pool = record.seen.header().and_then(|header| self.pool(header.pool));
         let one = |(believed, &worker): (&MemberEstimate, &u16)| {
             let is_chosen = record.chosen.is_some_and(|one| one.member == believed.member);
             let full = beliefs.bound.is_some_and(|bound| believed.outstanding as usize >= bound);
-            proto::Candidate { chosen: is_chosen, full, ..candidate(believed, worker) }
+            proto::Candidate {
+                chosen: is_chosen,
+                full,
+                ..candidate(believed, worker, class.as_ref())
+            }
         };
         let all = beliefs.estimates.iter().zip(workers);
         let mut candidates: Vec<_> = all.map(one).collect();
@@ -118,7 +126,7 @@ impl ExplainContext<'_> {
         // its state after the decision, which counts this packet.
         let is_new = |one: &MemberEstimate| beliefs.estimate(one.member).is_none();
         if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
-            let one = candidate(&chosen, worker);
+            let one = candidate(&chosen, worker, class.as_ref());
             candidates.push(proto::Candidate { chosen: true, with_this: true, ..one });
         }
         proto::Beliefs {
@@ -136,6 +144,7 @@ impl ExplainContext<'_> {
             unreachable: beliefs.excluded[1] as u64,
             out: beliefs.excluded[2] as u64,
             candidates,
+            class_rules: class.as_ref().map(class_rules),
         }
     }
 
@@ -213,7 +222,7 @@ impl ExplainContext<'_> {
 
     /// Returns the end of the sentence for a spoofed reply: its worker's server, and its source.
     fn spoofed(&self, record: &Record, reason: DropReason) -> Option<String> {
-        let PacketSummary::Task(datagram, header) = record.seen else { return None };
+        let PacketSummary::Task(datagram, header, _) = record.seen else { return None };
         if reason != DropReason::SpoofedReply {
             return None;
         }
@@ -239,7 +248,7 @@ impl ExplainContext<'_> {
                 ));
             }
             Fate::Queued | Fate::Dropped(DropReason::QueueFull) | Fate::Answered => {
-                let (waiting, queue) = (beliefs.waiting, beliefs.queue);
+                let queue = beliefs.queue;
                 let bound = match beliefs.bound {
                     _ if beliefs.basis == "asked" && matches!(record.fate, Fate::Queued) => {
                         format!("; it is sent when the probed {members} have answered")
@@ -249,9 +258,11 @@ impl ExplainContext<'_> {
                     }
                     None => String::new(),
                 };
-                return Some(format!(
-                    "{waiting} tasks wait before it; the queue holds {queue}{bound}"
-                ));
+                let rules = beliefs.class_rules.as_ref();
+                let waiting = waiting_text(beliefs.waiting, rules);
+                let rules = rules.filter(|_| matches!(record.fate, Fate::Queued));
+                let order = rules.map_or_else(String::new, order_text);
+                return Some(format!("{waiting}; the queue holds {queue}{bound}{order}"));
             }
             _ => return None,
         }
@@ -275,7 +286,12 @@ impl ExplainContext<'_> {
             "drawn" => format!("drawn from {active} {members}"),
             "turn" => format!("its turn among {active} {members}"),
             "asked" => format!("of {active} {members}, by the answers of the probed ones"),
-            _ => format!("the least loaded of {active} {members}"),
+            _ => match reserved_and_avoided(beliefs) {
+                0 => format!("the least loaded of {active} {members}"),
+                reserved => {
+                    format!("the least loaded of {} unreserved {members}", active - reserved)
+                }
+            },
         };
         let mut text = format!("{policy}{chosen_by}, {basis}");
         for one in &beliefs.candidates {
@@ -285,12 +301,66 @@ impl ExplainContext<'_> {
     }
 }
 
+/// Returns the order that the rules for classes give a queued task, and the reserve that holds it, as the end of a
+/// sentence.
+fn order_text(rules: &proto::ClassRules) -> String {
+    let mut text = String::new();
+    if rules.delay_ns > 0 {
+        let _ = write!(text, "; the order adds {} to its arrival", duration_text(rules.delay_ns));
+    }
+    match rules.next == rules.lane && rules.waiting == 0 {
+        true => text.push_str("; it is the next task"),
+        false => _ = write!(text, "; the next task is the first of {}", lane_text(rules.next)),
+    }
+    if rules.avoids_reserve && rules.reserved_with_room > 0 {
+        let workers = quantity(rules.reserved_with_room, "reserved worker");
+        let class = lane_text(rules.lane);
+        let _ = write!(text, "; {class} is long and may not take the {workers} with room");
+    }
+    text
+}
+
+/// Returns the number of queued tasks; under rules for classes, also of those in the task's lane.
+fn waiting_text(waiting: u64, rules: Option<&proto::ClassRules>) -> String {
+    match rules {
+        Some(rules) => {
+            format!("{waiting} tasks wait, {} of {}", rules.waiting, lane_text(rules.lane))
+        }
+        None => format!("{waiting} tasks wait before it"),
+    }
+}
+
+/// Returns the classes of a lane.
+fn lane_text(lane: u32) -> String {
+    // The last lane has all further classes.
+    let further = if lane as usize == LANES - 1 { "+" } else { "" };
+    format!("class {lane}{further}")
+}
+
+/// Returns a time, without nanoseconds if it is longer than a microsecond.
+fn duration_text(ns: u64) -> humantime::FormattedDuration {
+    let ns = if ns > 1000 { ns - ns % 1000 } else { ns };
+    humantime::format_duration(Duration::from_nanos(ns))
+}
+
+/// Returns the number of reserved workers if a task avoided them: it may take none, and went to another one.
+fn reserved_and_avoided(beliefs: &proto::Beliefs) -> u64 {
+    let rules = beliefs.class_rules.filter(|rules| rules.avoids_reserve);
+    let has_taken_one = beliefs.candidates.iter().any(|one| one.chosen && one.reserved);
+    rules.filter(|_| !has_taken_one).map_or(0, |rules| rules.reserved)
+}
+
 /// Returns the estimated state of a worker, as the end of a sentence.
 fn estimate_text(one: &proto::Candidate) -> String {
     let proto::Candidate { worker, reported, sent_since, outstanding, .. } = one;
     let mut text = format!("; {worker} reported {}", Tasks(*reported));
     let _ = write!(text, ", was sent {} since, has {outstanding} unanswered", Tasks(*sent_since));
-    for (applies, words) in [(one.full, ", is full"), (one.with_this, ", with this one")] {
+    let notes = [
+        (one.full, ", is full"),
+        (one.with_this, ", with this one"),
+        (one.reserved, ", is reserved"),
+    ];
+    for (applies, words) in notes {
         text.push_str(if applies { words } else { "" });
     }
     text
@@ -305,8 +375,22 @@ impl std::fmt::Display for Tasks {
     }
 }
 
+/// Converts the rules for a task's class.
+fn class_rules(rules: &ClassBeliefs) -> proto::ClassRules {
+    proto::ClassRules {
+        lane: rules.lane.index() as u32,
+        waiting: rules.waiting as u64,
+        delay_ns: rules.delay_ns,
+        next: rules.next.index() as u32,
+        long: rules.is_long,
+        avoids_reserve: rules.avoids_reserve,
+        reserved: rules.reserved as u64,
+        reserved_with_room: rules.reserved_with_room as u64,
+    }
+}
+
 /// Converts an estimate; loads become numbers of tasks. The caller sets `chosen`, `full` and `with_this`.
-fn candidate(one: &MemberEstimate, worker: u16) -> proto::Candidate {
+fn candidate(one: &MemberEstimate, worker: u16, class: Option<&ClassBeliefs>) -> proto::Candidate {
     let tasks = |load: Load| f64::from(load.0) / f64::from(Load::ONE.0);
     proto::Candidate {
         worker: worker.into(),
@@ -319,6 +403,7 @@ fn candidate(one: &MemberEstimate, worker: u16) -> proto::Candidate {
         chosen: false,
         full: false,
         with_this: false,
+        reserved: class.is_some_and(|class| class.is_reserved(one.member)),
     }
 }
 
@@ -339,7 +424,7 @@ fn fate_name(fate: Fate) -> &'static str {
 /// Returns source and destination, with UDP ports if there are any; empty texts for a packet without addresses.
 fn endpoints(packet: &PacketSummary) -> (String, String) {
     match *packet {
-        PacketSummary::Task(datagram, _) | PacketSummary::Udp(datagram) => {
+        PacketSummary::Task(datagram, ..) | PacketSummary::Udp(datagram) => {
             let Datagram { src, dst, src_port, dst_port, .. } = datagram;
             let end = |address, port| SocketAddr::new(address, port).to_string();
             (end(src, src_port), end(dst, dst_port))
@@ -370,7 +455,7 @@ fn packet(summary: &PacketSummary, len: u32) -> String {
                 format!("neighbour advertisement of {from} for {to} without a MAC address")
             }
         },
-        PacketSummary::Task(_, header) => message_text(header, &from, &to),
+        PacketSummary::Task(_, header, _) => message_text(header, summary.class(), &from, &to),
         PacketSummary::Udp(_) => format!("UDP from {from} to {to} without a task header"),
         PacketSummary::Ip { src, protocol, .. } => {
             let name = match *protocol {
@@ -396,15 +481,15 @@ fn packet(summary: &PacketSummary, len: u32) -> String {
 }
 
 /// Returns a description of a packet with a task header.
-fn message_text(header: &Header, from: &str, to: &str) -> String {
+fn message_text(header: &Header, class: Option<u16>, from: &str, to: &str) -> String {
     let &Header { code, pool, src, dst, qlen, seq, more, .. } = header;
+    let class = class.map_or_else(String::new, |class| format!(" (class {class})"));
+    let task = format!("task {seq}{class} of pool {pool} from {from}");
     match code {
-        Code::NewTask if more => format!("first packet of task {seq} of pool {pool} from {from}"),
-        Code::NewTask => format!("task {seq} of pool {pool} from {from}"),
-        Code::TaskContinuation => {
-            format!("later packet of task {seq} of pool {pool} from {from}")
-        }
-        Code::PassedTask => format!("task {seq} of pool {pool} from {from}, passed on by a node,"),
+        Code::NewTask if more => format!("first packet of {task}"),
+        Code::NewTask => task,
+        Code::TaskContinuation => format!("later packet of {task}"),
+        Code::PassedTask => format!("{task}, passed on by a node,"),
         Code::TaskDone | Code::TaskDoneIdle => {
             let left = if code == Code::TaskDoneIdle { 0 } else { qlen };
             format!("reply of worker {src} of pool {pool} to {to}, which has {left} tasks left,")
@@ -427,5 +512,130 @@ fn message_text(header: &Header, from: &str, to: &str) -> String {
         Code::Heartbeat | Code::StealRequest | Code::Parameters => {
             format!("message of node {src} to its peer {dst} from {from}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use wedjat_core::node::explain::{Explainer, Filter, Records};
+    use wedjat_core::policy::{Core, Dispatcher, QueueingDispatcher, Task};
+    use wedjat_core::state::{Member, Report, View};
+    use wedjat_core::wire::ether::Mac;
+    use wedjat_core::wire::task::Extension;
+    use wedjat_core::wire::udp;
+
+    use super::super::stamps::Stamps;
+    use super::*;
+
+    /// Returns a queue over members 0 (reserved) and 1, which has measured 10 us for class 1 and 1 ms for class 2.
+    fn measured() -> QueueingDispatcher<u16> {
+        let (policy, view) =
+            ("eft(boost=1, reserve=1)".parse().unwrap(), View::heap(2, 1).remove(0));
+        let mut queueing = QueueingDispatcher::new(Dispatcher::new(&policy, view, Core::ONLY, 7));
+        for round in 0..200 {
+            let (class, service_ns) = if round % 2 == 0 { (1, 10_000) } else { (2, 1_000_000) };
+            queueing.tick(round * 3_000_000);
+            let (_, pick) = queueing.offer(Task::new(class), class).unwrap().unwrap();
+            queueing.tick(round * 3_000_000 + u64::from(service_ns));
+            queueing.reply(&Report::new(pick.member, Load(0), service_ns).with_class(class));
+        }
+        queueing
+    }
+
+    /// Offers a task of this class, from a client, to the queue of pool 7 with workers 10 and 11. Returns the explanation.
+    fn explain(queueing: &mut QueueingDispatcher<u16>, class: u16) -> proto::Explanation {
+        let header = Header { extended: true, ..Header::new_task(7, 3) };
+        let mut frame = vec![0; udp::PAYLOAD + header.len()];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        Extension { class, ..Extension::default() }.emit(&mut frame[udp::PAYLOAD..]);
+        let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        let (src, dst) = (0x0a00_0102, 0x0a00_0101);
+        let flow = udp::Flow { src_mac, dst_mac, src, dst, src_port: 40_000, dst_port: 1234 };
+        flow.emit(&mut frame, header.len());
+        let records = Arc::<Records>::default();
+        let mut explainer = Explainer::new(Filter::default(), 1, Arc::clone(&records));
+        explainer.draft(Some(0), 0, &frame, |_, task| {
+            let class = queueing.class_beliefs(task);
+            Some(PoolBeliefs::named(queueing.beliefs(), class, |member: Member| 10 + member.0))
+        });
+        let placed = queueing.offer(Task::new(class), class).unwrap();
+        let member = placed.map(|(_, pick)| pick.member);
+        let sent = |member: Member| Fate::Sent { port: 1, worker: 10 + member.0 };
+        explainer.settle(Moment::Arrived, member.map_or(Fate::Queued, sent), |record| {
+            record.chosen = member.map(|member| MemberEstimate::of(queueing.view(), member));
+        });
+        let record = records.next().unwrap();
+        let ports = vec!["c".to_owned(), "w".to_owned()];
+        let stamps = Stamps::from(0, Duration::ZERO, 1_000_000_000);
+        let explaining = ExplainSession::new(Vec::new(), ports, stamps, Box::new(|| ()));
+        let (servers, spines, pools) = (Vec::new(), Vec::new(), Vec::new());
+        let membership = Membership { epoch: 1, servers, spines, pools };
+        let (role, pools) = (Role::Leaf, &[][..]);
+        let context =
+            ExplainContext { role, membership: &membership, pools, explaining: &explaining };
+        context.explanation(&ExplainRecord { core: 0, time: Duration::ZERO, record })
+    }
+
+    /// Checks the start and the end of a text.
+    #[track_caller]
+    fn assert_text(explanation: &proto::Explanation, start: &str, end: &str) {
+        let text = &explanation.text;
+        assert!(text.starts_with(start) && text.ends_with(end), "{text}");
+    }
+
+    // promise: control.3
+    #[test]
+    fn queued_task_has_order_and_reserve_of_its_class() {
+        let mut queueing = measured();
+        // A long task avoids the reserved worker, although that one is idle, too.
+        let sent = explain(&mut queueing, 2);
+        assert_text(
+            &sent,
+            "c: task 3 (class 2) of pool 7 from 10.0.1.2:40000 goes to worker 11",
+            "",
+        );
+        assert!(
+            sent.text.contains("the least loaded of 1 unreserved workers; 10 "),
+            "{}",
+            sent.text
+        );
+        assert!(sent.text.contains("has 0 unanswered, is reserved; 11 "), "{}", sent.text);
+        let start = "c: task 3 (class 2) of pool 7 from 10.0.1.2:40000 waits in its pool's queue: ";
+        let held = explain(&mut queueing, 2);
+        assert_text(
+            &held,
+            &format!("{start}0 tasks wait, 0 of class 2; "),
+            "; the bound of each of 2 workers is 1; the order adds 1ms to its arrival; it is the next task; class 2 is \
+             long and may not take the 1 reserved worker with room",
+        );
+        let json = serde_json::to_value(&held).unwrap();
+        assert_eq!(json["class"], 2);
+        let rules = &json["beliefs"]["class_rules"];
+        let expected = serde_json::json!({
+            "lane": 2, "waiting": 0, "delay_ns": 1_000_000, "next": 2, "long": true, "avoids_reserve": true,
+            "reserved": 1, "reserved_with_room": 1,
+        });
+        assert_eq!(rules, &expected);
+        assert_eq!(json["beliefs"]["candidates"][0]["reserved"], true);
+        let short = explain(&mut queueing, 1);
+        assert_text(
+            &short,
+            "c: task 3 (class 1) of pool 7 from 10.0.1.2:40000 goes to worker 10",
+            "",
+        );
+        let waiting = explain(&mut queueing, 1);
+        assert_text(&waiting, "", "; the order adds 10us to its arrival; it is the next task");
+        let behind = explain(&mut queueing, 2);
+        assert_text(
+            &behind,
+            &format!("{start}2 tasks wait, 1 of class 2; "),
+            "; the next task is the first of class 1",
+        );
+        let other = explain(&mut queueing, 9);
+        let end = "; the order adds 505us to its arrival; the next task is the first of class 1";
+        assert_text(&other, "c: task 3 (class 9) of pool 7", end);
+        assert!(other.text.contains(": 3 tasks wait, 0 of class 7+; "), "{}", other.text);
     }
 }

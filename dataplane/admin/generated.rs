@@ -362,6 +362,9 @@ pub struct Explanation {
     /// All of this in a sentence.
     #[prost(string, tag = "19")]
     pub text: ::prost::alloc::string::String,
+    /// Class of a task, if its header has an extension. 0: unknown.
+    #[prost(uint32, optional, tag = "20")]
+    pub class: ::core::option::Option<u32>,
 }
 /// Inputs of a decision.
 #[derive(serde::Serialize)]
@@ -398,6 +401,38 @@ pub struct Beliefs {
     /// Workers that the policy looks at, or else up to 8 with the least estimated load. Also the chosen one.
     #[prost(message, repeated, tag = "11")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
+    /// Rules for the task's class, under a policy with rules for classes (boost, reserve).
+    #[prost(message, optional, tag = "12")]
+    pub class_rules: ::core::option::Option<ClassRules>,
+}
+/// Rules for the class of a task, with their current effect.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClassRules {
+    /// Lane of the task: its class, or 7 for all classes from 7 on. The tasks of a lane wait in order of arrival.
+    #[prost(uint32, tag = "1")]
+    pub lane: u32,
+    /// Number of tasks queued in this lane.
+    #[prost(uint64, tag = "2")]
+    pub waiting: u64,
+    /// Nanoseconds that the policy adds to the arrival of this lane's tasks. The least sum of all lanes' first tasks is
+    /// next.
+    #[prost(uint64, tag = "3")]
+    pub delay_ns: u64,
+    /// Lane of the next task: a queued one or this one.
+    #[prost(uint32, tag = "4")]
+    pub next: u32,
+    /// True if the class is long.
+    #[prost(bool, tag = "5")]
+    pub long: bool,
+    /// True if the task may take no reserved worker.
+    #[prost(bool, tag = "6")]
+    pub avoids_reserve: bool,
+    /// Number of active reserved workers, and of those with room for a task.
+    #[prost(uint64, tag = "7")]
+    pub reserved: u64,
+    #[prost(uint64, tag = "8")]
+    pub reserved_with_room: u64,
 }
 /// Estimated state of a worker.
 #[derive(serde::Serialize)]
@@ -429,6 +464,9 @@ pub struct Candidate {
     /// True if its numbers include this task, since it was not among the candidates.
     #[prost(bool, tag = "9")]
     pub with_this: bool,
+    /// True if long classes may not take it.
+    #[prost(bool, tag = "10")]
+    pub reserved: bool,
 }
 /// Generated client implementations.
 pub mod control_client {

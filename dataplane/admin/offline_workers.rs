@@ -25,7 +25,7 @@ pub(super) struct EndedTask {
 impl EndedTask {
     /// Returns the task whose reply this frame is; `None` for other frames, and for a reply that names no worker.
     pub(super) fn in_frame(frame: &[u8]) -> Option<Self> {
-        let PacketSummary::Task(datagram, header) = PacketSummary::in_frame(frame) else {
+        let PacketSummary::Task(datagram, header, _) = PacketSummary::in_frame(frame) else {
             return None;
         };
         let payload = frame.get(datagram.payload()..usize::from(datagram.end))?;

@@ -32,6 +32,7 @@ use crate::rig::{self, CoreRig, Sizes};
 mod blackhole;
 mod central;
 mod direct;
+mod explained;
 mod family;
 mod forged;
 mod histograms;

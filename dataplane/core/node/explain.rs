@@ -16,12 +16,12 @@ use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
-use crate::policy::Beliefs;
-use crate::policy::beliefs::{ESTIMATES_MAX, MemberEstimate};
+use crate::policy::beliefs::{ClassBeliefs, ESTIMATES_MAX, MemberEstimate};
+use crate::policy::{Beliefs, Lane, Task};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
 use crate::state::{Counter, Member};
-use crate::wire::task::{self, Code, Header};
+use crate::wire::task::{self, Code, Extension, Header};
 use crate::wire::udp::Datagram;
 use crate::wire::{arp, ether, ipv4, ipv6, ndp, udp};
 
@@ -38,8 +38,8 @@ pub enum PacketSummary {
     Arp(arp::Packet),
     /// Neighbour discovery.
     Neighbour(ndp::Packet),
-    /// UDP with a task header.
-    Task(Datagram<IpAddr>, Header),
+    /// UDP with a task header, and the class in its extension, if it has one.
+    Task(Datagram<IpAddr>, Header, Option<u16>),
     /// UDP without a task header.
     Udp(Datagram<IpAddr>),
     /// Other IPv4 or IPv6 packet, or one whose further headers are invalid.
@@ -103,16 +103,26 @@ impl PacketSummary {
 
     /// Parses the task header in a UDP datagram.
     fn in_datagram(frame: &[u8], datagram: Datagram<IpAddr>) -> Self {
-        let payload = frame.get(datagram.payload()..usize::from(datagram.end));
-        let header = payload.and_then(|payload| Header::parse(payload).ok());
-        header.map_or(Self::Udp(datagram), |header| Self::Task(datagram, header))
+        let payload = frame.get(datagram.payload()..usize::from(datagram.end)).unwrap_or_default();
+        let Ok(header) = Header::parse(payload) else { return Self::Udp(datagram) };
+        let class = header.extended.then(|| Extension::parse(payload).class);
+        Self::Task(datagram, header, class)
     }
 
     /// Returns the task header, if any.
     #[must_use]
     pub fn header(&self) -> Option<&Header> {
         match self {
-            Self::Task(_, header) => Some(header),
+            Self::Task(_, header, _) => Some(header),
+            _ => None,
+        }
+    }
+
+    /// Returns the class of a task whose header has an extension.
+    #[must_use]
+    pub fn class(&self) -> Option<u16> {
+        match self {
+            Self::Task(_, header, class) if header.code.carries_task() => *class,
             _ => None,
         }
     }
@@ -124,7 +134,7 @@ impl PacketSummary {
             Self::Runt | Self::Other(_) => None,
             Self::Arp(arp::Packet { sender, target, .. }) => Some((v4(sender), v4(target))),
             Self::Neighbour(ndp::Packet { src, target, .. }) => Some((v6(src), v6(target))),
-            Self::Task(Datagram { src, dst, .. }, _) | Self::Udp(Datagram { src, dst, .. }) => {
+            Self::Task(Datagram { src, dst, .. }, ..) | Self::Udp(Datagram { src, dst, .. }) => {
                 Some((src, dst))
             }
             Self::Ip { src, dst, .. } => Some((src, dst)),
@@ -236,14 +246,20 @@ pub struct PoolBeliefs {
     pub beliefs: Beliefs,
     /// Ids of the members with estimates, in their order.
     pub workers: ArrayVec<u16, ESTIMATES_MAX>,
+    /// Rules for the class of the task, if the policy has some.
+    pub class: Option<ClassBeliefs>,
 }
 
 impl PoolBeliefs {
     /// Adds the id of each member.
     #[must_use]
-    pub fn named(beliefs: Beliefs, id: impl Fn(Member) -> u16) -> Self {
+    pub fn named(
+        beliefs: Beliefs,
+        class: Option<ClassBeliefs>,
+        id: impl Fn(Member) -> u16,
+    ) -> Self {
         let workers = beliefs.estimates.iter().map(|estimate| id(estimate.member)).collect();
-        Self { beliefs, workers }
+        Self { beliefs, workers, class }
     }
 }
 
@@ -409,33 +425,44 @@ impl Explainer {
         self.remaining == 0
     }
 
-    /// Begins the record of a packet, unless the filter excludes it. `beliefs` returns the core's view of a task's
-    /// pool.
+    /// Begins the record of a packet, unless the filter excludes it. `beliefs` returns the core's view of the pool with
+    /// this id, for the decision on this task.
     pub fn draft(
         &mut self,
         port: Option<u8>,
         now: u64,
         frame: &[u8],
-        beliefs: impl FnOnce(u16) -> Option<PoolBeliefs>,
+        beliefs: impl FnOnce(u16, Task) -> Option<PoolBeliefs>,
     ) {
         self.now = now;
         let seen = PacketSummary::in_frame(frame);
         self.is_drafted = self.remaining > 0 && self.filter.may_pass(port, &seen);
         if self.is_drafted {
             let task = seen.header().filter(|header| header.code.carries_task());
-            let beliefs = task.and_then(|task| beliefs(task.pool));
+            let class = seen.class().unwrap_or_default();
+            let beliefs = task.and_then(|task| beliefs(task.pool, Task::new(class)));
             let (ticks, len) = (now, frame.len() as u32);
             self.draft = Record { ticks, port, len, seen, beliefs, ..EMPTY_RECORD };
         }
     }
 
-    /// Same as [`Explainer::draft`], at a leaf or spine with these stages.
-    pub fn draft_at(&mut self, stages: &Stages, port: Option<u8>, now: u64, frame: &[u8]) {
+    /// Same as [`Explainer::draft`], at a leaf or spine with these stages. `since_ns` returns the arrival time of the first
+    /// waiting task in a lane of a pool (by index).
+    pub fn draft_at(
+        &mut self,
+        stages: &Stages,
+        port: u8,
+        now: u64,
+        frame: &[u8],
+        since_ns: impl Fn(usize, Lane) -> Option<u64>,
+    ) {
         self.continuations = stages.counters().read(Counter::Continuations);
-        self.draft(port, now, frame, |pool| {
+        self.draft(Some(port), now, frame, |pool, task| {
             let pool = stages.network().pool(pool)?;
-            let beliefs = stages.dispatcher(pool)?.beliefs();
-            Some(PoolBeliefs::named(beliefs, |member| stages.network().target(pool, member).worker))
+            let dispatcher = stages.dispatcher(pool)?;
+            let class = dispatcher.class_beliefs(task, |lane| since_ns(pool, lane));
+            let id = |member| stages.network().target(pool, member).worker;
+            Some(PoolBeliefs::named(dispatcher.beliefs(), class, id))
         });
     }
 
@@ -509,7 +536,7 @@ impl Explainer {
         // filter excludes.
         let now = self.now;
         for packet in packets {
-            self.draft(None, now, packet.bytes(), |_| None);
+            self.draft(None, now, packet.bytes(), |_, _| None);
             let add = |record: &mut Record| record.port = Some(port as u8);
             self.settle(Moment::Leaving, Fate::Dropped(reason), add);
         }
@@ -567,9 +594,33 @@ mod tests {
             (Header::of_peers(Code::Heartbeat, 7, (3, 5), 1), false),
             (Header::of_peers(Code::StealRequest, 7, (3, 5), 1), false),
         ] {
-            explainer.draft(Some(0), 10, &frame_of(header), |_| None);
+            explainer.draft(Some(0), 10, &frame_of(header), |_, _| None);
             explainer.settle(Moment::Arrived, Fate::Consumed, |_| ());
             assert_eq!(records.next().is_some(), is_explained, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn only_tasks_with_an_extension_have_classes() {
+        let task = Header::new_task(7, 1);
+        let extended = Header { extended: true, ..task };
+        let done = Header { code: Code::TaskDone, ..extended };
+        for (header, expected) in [(task, None), (extended, Some(4)), (done, None)] {
+            let mut frame = frame_of(header);
+            if header.extended {
+                Extension { class: 4, ..Extension::default() }.emit(&mut frame[udp::PAYLOAD..]);
+            }
+            let records = Arc::<Records>::default();
+            let mut explainer = Explainer::new(Filter::default(), 1, Arc::clone(&records));
+            let mut decided = None;
+            explainer.draft(Some(0), 10, &frame, |_, task| {
+                decided = Some(task.class);
+                None
+            });
+            explainer.settle(Moment::Arrived, Fate::Consumed, |_| ());
+            let class = records.next().unwrap().seen.class();
+            let is_task = header.code.carries_task();
+            assert_eq!((class, decided), (expected, is_task.then_some(class.unwrap_or(0))));
         }
     }
 
@@ -579,9 +630,9 @@ mod tests {
         let filter = Filter { pool: Some(7), ..Filter::default() };
         let mut explainer = Explainer::new(filter, u64::MAX, Arc::clone(&records));
         let [mut of_pool, of_other] = [7, 8].map(|pool| frame_of(Header::new_task(pool, 1)));
-        explainer.draft(Some(0), 10, &of_pool, |_| None);
+        explainer.draft(Some(0), 10, &of_pool, |_, _| None);
         explainer.settle(Moment::Arrived, Fate::Queued, |_| ());
-        explainer.draft(Some(0), 20, &of_other, |_| None);
+        explainer.draft(Some(0), 20, &of_other, |_, _| None);
         explainer.settle(Moment::Arrived, Fate::Queued, |_| ());
         explainer.unsent(1, &[&mut of_pool[..]], DropReason::TxFull);
         let times: Vec<_> = std::iter::from_fn(|| records.next()).map(|one| one.ticks).collect();

@@ -539,11 +539,14 @@ impl<T> Node<T> {
 
     /// Returns the lane of a pool's queue whose first task is the next to be offered, if there is one.
     fn next_lane(&self, pool: usize) -> Option<Lane> {
-        let since_ns = |lane: Lane| {
-            let first = self.tasks.get(self.queues[pool][lane.index()].first()?)?;
-            Some(self.timing.to_ns(first.since))
-        };
+        let since_ns = |lane| self.first_since_ns(pool, lane);
         self.stages.dispatcher(pool)?.next_lane(self.review.blocked, since_ns)
+    }
+
+    /// Returns the arrival time of the first waiting task in a lane of a pool's queue, in nanoseconds; `None` without one.
+    pub fn first_since_ns(&self, pool: usize, lane: Lane) -> Option<u64> {
+        let first = self.tasks.get(self.queues[pool][lane.index()].first()?)?;
+        Some(self.timing.to_ns(first.since))
     }
 
     /// Removes any waiting packet and counts it as dropped, because the node stops. `None` once no packet waits.

@@ -62,7 +62,7 @@ impl Refusals {
     pub fn note_frame(&self, port: usize, reason: DropReason, frame: &[u8]) {
         self.note(port, reason);
         if reason == DropReason::SpoofedReply
-            && let PacketSummary::Task(datagram, header) = PacketSummary::in_frame(frame)
+            && let PacketSummary::Task(datagram, header, _) = PacketSummary::in_frame(frame)
         {
             self.keep(SpoofedReply { source: datagram.src, worker: header.src });
         }

@@ -299,7 +299,7 @@ impl TapCore {
     pub fn explain_released(&mut self, now: u64, frame: &[u8], fate: Fate) {
         let Some(explainer) = &mut self.explainer else { return };
         if !explainer.take_explained() {
-            explainer.draft(None, now, frame, |_| None);
+            explainer.draft(None, now, frame, |_, _| None);
             explainer.settle(Moment::Waited, fate, |_| ());
         }
     }

@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::ProbedMembers;
+use super::{Lane, ProbedMembers};
 use crate::state::{Load, Member, MemberPresence, View};
 
 /// Maximum number of reported estimates.
@@ -117,6 +117,38 @@ pub struct Beliefs {
     /// Estimates of the policy's candidates. Without these: of the active members with the fewest outstanding tasks,
     /// then with the least load.
     pub estimates: ArrayVec<MemberEstimate, ESTIMATES_MAX>,
+}
+
+/// Rules for the class of one task, with their current effect. Only policies with rules for classes have them
+/// ([`super::classes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassBeliefs {
+    /// Lane in which the task waits, if it must.
+    pub lane: Lane,
+    /// Number of tasks that wait in this lane, on this core.
+    pub waiting: usize,
+    /// Time in nanoseconds from the arrival of a task of this lane to its key.
+    pub delay_ns: u64,
+    /// Lane with the least key, on this core. The task itself counts as waiting.
+    pub next: Lane,
+    /// True if the class is long.
+    pub is_long: bool,
+    /// True if the task may take no reserved member.
+    pub avoids_reserve: bool,
+    /// Number of active reserved members.
+    pub reserved: usize,
+    /// Number of these that have room for a task.
+    pub reserved_with_room: usize,
+    /// Number below which members are reserved.
+    pub(super) reserved_end: usize,
+}
+
+impl ClassBeliefs {
+    /// Returns true if long classes may not take this member.
+    #[must_use]
+    pub fn is_reserved(&self, member: Member) -> bool {
+        member.index() < self.reserved_end
+    }
 }
 
 impl Beliefs {

@@ -205,10 +205,21 @@ impl Classes {
         lane_of(task.class)
     }
 
+    /// Returns the time in nanoseconds from the arrival of a lane's task to its key.
+    #[inline]
+    pub(super) fn delay_ns(&self, lane: Lane) -> u64 {
+        self.delays_ns[lane.index()]
+    }
+
     /// Returns the key of a task that arrived at `since_ns`.
     #[inline]
     pub(super) fn key(&self, lane: Lane, since_ns: u64) -> u64 {
-        since_ns.saturating_add(self.delays_ns[lane.index()])
+        since_ns.saturating_add(self.delay_ns(lane))
+    }
+
+    /// Returns the number of members that long classes may not take.
+    pub(super) fn reserve(&self) -> usize {
+        self.rules.reserve
     }
 
     /// Returns the lanes of long classes; none without a reserve.

@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, PendingProbes, Probe};
+use super::beliefs::ClassBeliefs;
 use super::classes::{Classes, LANES, Lane, Lanes, ReserveUse};
+use super::structure::reserved_end;
 use super::{
     AnyPolicy, Beliefs, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec,
     Reports, Rng, SelectionBasis, Task,
@@ -265,6 +267,35 @@ impl Dispatcher {
         Beliefs::new(&self.view, self.candidates(), queue, self.bound())
     }
 
+    /// Returns the rules for this task's class at the next decision; `None` for a policy without such rules. `since_ns`
+    /// as in [`Dispatcher::next_lane`].
+    #[must_use]
+    pub fn class_beliefs(
+        &self,
+        task: Task,
+        since_ns: impl Fn(Lane) -> Option<u64>,
+    ) -> Option<ClassBeliefs> {
+        let (classes, view) = (self.classes.as_ref()?, &self.view);
+        let lane = classes.lane(task);
+        let arrival_ns = |one: Lane| (one == lane).then(|| view.now_ns());
+        let reserved_end = reserved_end(view.members(), view.active(), classes.reserve());
+        let reserved = view.active().iter().filter(|member| member.index() < reserved_end);
+        let is_full = self.fullness();
+        let has_room =
+            |member: &&Member| !is_full.as_ref().is_some_and(|is_full| is_full(**member));
+        Some(ClassBeliefs {
+            lane,
+            waiting: self.backlog.of_lane[lane.index()] as usize,
+            delay_ns: classes.delay_ns(lane),
+            next: self.least_key(Lane::all(), |one| since_ns(one).or_else(|| arrival_ns(one)))?,
+            is_long: classes.long().contains(lane),
+            avoids_reserve: classes.reserve_use(lane) == ReserveUse::Never,
+            reserved: reserved.clone().count(),
+            reserved_with_room: reserved.filter(has_room).count(),
+            reserved_end,
+        })
+    }
+
     /// Returns the maximum number of tasks at a member, if the policy has one.
     fn bound(&self) -> Option<usize> {
         match &self.policy {
@@ -512,8 +543,17 @@ impl Dispatcher {
         if blocked == Lanes::NONE && self.has_only_first_lane() {
             return (self.backlog.waiting > 0).then_some(Lane::FIRST);
         }
-        let open = Lane::all().filter(|&lane| !blocked.contains(lane));
-        let keys = open.filter_map(|lane| Some((self.key(lane, since_ns(lane)?), lane)));
+        self.least_key(Lane::all().filter(|&lane| !blocked.contains(lane)), since_ns)
+    }
+
+    /// Returns the lane with the least key, out of `lanes`. `since_ns` as in [`Dispatcher::next_lane`].
+    #[inline]
+    fn least_key(
+        &self,
+        lanes: impl Iterator<Item = Lane>,
+        since_ns: impl Fn(Lane) -> Option<u64>,
+    ) -> Option<Lane> {
+        let keys = lanes.filter_map(|lane| Some((self.key(lane, since_ns(lane)?), lane)));
         keys.min_by_key(|&(key, _)| key).map(|(_, lane)| lane)
     }
 

@@ -44,7 +44,7 @@ mod waterfill;
 
 pub use asking::{Answer, Probe};
 pub use auto::{Objective, PolicyChoice, fallback};
-pub use beliefs::{Beliefs, Candidates, SelectionBasis};
+pub use beliefs::{Beliefs, Candidates, ClassBeliefs, SelectionBasis};
 pub use bounded::Bounded;
 pub use classes::{ClassRules, LANES, Lane, Lanes, ReserveUse};
 pub use dispatcher::{Assignment, Dispatcher, Overflow, PreparedPolicy, exchange, stream_seed};

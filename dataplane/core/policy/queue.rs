@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::fifo::{Fifo, Slab};
-use super::{Assignment, Dispatcher, LANES, Lane, Lanes, Pick, Task};
+use super::{Assignment, ClassBeliefs, Dispatcher, LANES, Lane, Lanes, Pick, Task};
 use crate::reason::DropReason;
 
 /// A [`Dispatcher`] with its waiting tasks, each represented by an item of the caller: a packet, or a number.
@@ -118,6 +118,12 @@ impl<T> QueueingDispatcher<T> {
     #[inline]
     fn next_lane(&self, blocked: Lanes) -> Option<Lane> {
         self.dispatcher.next_lane(blocked, |lane| Some(self.first_of(lane)?.since_ns))
+    }
+
+    /// Returns the rules for this task's class ([`Dispatcher::class_beliefs`]).
+    #[must_use]
+    pub fn class_beliefs(&self, task: Task) -> Option<ClassBeliefs> {
+        self.dispatcher.class_beliefs(task, |lane| Some(self.first_of(lane)?.since_ns))
     }
 
     /// Returns the first waiting task of a lane, if any.
@@ -348,6 +354,33 @@ mod tests {
             let order = [1, 1, 2, 0].map(|class| end_task(&mut queueing, 0, class).unwrap().0);
             assert_eq!(order, [1, 2, 0, 1], "{policy}");
         }
+    }
+
+    #[test]
+    fn class_of_a_task_is_explained() {
+        let mut queueing = measured("eft(boost=1, reserve=1)", 2);
+        let explained = |queueing: &QueueingDispatcher<u16>, class| {
+            let beliefs = queueing.class_beliefs(Task::new(class)).unwrap();
+            let order = (beliefs.lane.index(), beliefs.waiting, beliefs.next.index());
+            (order, beliefs.delay_ns, (beliefs.is_long, beliefs.reserved_with_room))
+        };
+        assert_eq!([2, 2].map(|class| offer_class(&mut queueing, class)), [Some(1), None]);
+        advance(&mut queueing, 1);
+        // Member 0 is reserved and idle. A short task would go before the long one that waits.
+        assert_eq!(explained(&queueing, 2), ((2, 1, 2), 1_000_000, (true, 1)));
+        assert_eq!(explained(&queueing, 1), ((1, 0, 1), 10_000, (false, 1)));
+        // A class without replies has the mean of both.
+        assert_eq!(explained(&queueing, 9), ((7, 0, 7), 505_000, (false, 1)));
+        let beliefs = queueing.class_beliefs(Task::new(2)).unwrap();
+        assert_eq!([0, 1].map(|member| beliefs.is_reserved(Member(member))), [true, false]);
+        assert!(beliefs.avoids_reserve && beliefs.reserved == 1);
+        // Later it would go behind the long one.
+        advance(&mut queueing, 995_000);
+        assert_eq!(explained(&queueing, 1).0, (1, 0, 2));
+        assert_eq!(offer_class(&mut queueing, 1), Some(0));
+        assert_eq!(explained(&queueing, 2), ((2, 1, 2), 1_000_000, (true, 0)));
+        let plain = measured("eft", 2);
+        assert!(plain.class_beliefs(Task::new(2)).is_none());
     }
 
     /// A change of the policy keeps the tasks in their lanes. They then go in the order of arrival.

@@ -55,7 +55,9 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
         let Some(explainer) = self.0.explains().then(|| self.0.explainer()).flatten() else {
             return stages.offer(first, now, packet.bytes_mut());
         };
-        explainer.draft_at(stages, Some(first.port as u8), now, packet.bytes());
+        // The task is the first one of its lane, and its lane is the next.
+        let since_ns = |_, lane| (lane == first.lane).then_some(0);
+        explainer.draft_at(stages, first.port as u8, now, packet.bytes(), since_ns);
         let verdict = stages.offer(first, now, packet.bytes_mut());
         match verdict {
             Some(verdict) => {
@@ -255,12 +257,14 @@ where
         burst: &mut Burst<P::Buf>,
         verdicts: &mut [Verdict; BURST],
     ) {
-        let stages = &mut self.node.stages;
         for (packet, verdict) in burst.iter_mut().zip(verdicts) {
             let mut explainer = self.out.tap.explainer();
             if let Some(explainer) = &mut explainer {
-                explainer.draft_at(stages, Some(port as u8), now, packet.bytes());
+                let since_ns = |pool, lane| self.node.first_since_ns(pool, lane);
+                let stages = &self.node.stages;
+                explainer.draft_at(stages, port as u8, now, packet.bytes(), since_ns);
             }
+            let stages = &mut self.node.stages;
             stages.process(port, now, slice::from_mut(packet), slice::from_mut(verdict));
             if let Some(explainer) = explainer {
                 explainer.settle_at(stages, Moment::Arrived, (*verdict).into(), packet.bytes());

@@ -368,10 +368,11 @@ where
     fn explain(&mut self, port: usize, packet: P::Buf, now: u64) {
         if let Some(explainer) = self.responder.out.tap.explainer() {
             // View of the pool before the decision.
-            let beliefs = |pool| {
+            let beliefs = |pool, task| {
                 let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
                 let id = |member| set.id_of(member).unwrap_or(NO_MEMBER);
-                Some(PoolBeliefs::named(set.dispatcher().beliefs(), id))
+                let class = set.class_beliefs(task);
+                Some(PoolBeliefs::named(set.dispatcher().beliefs(), class, id))
             };
             // Begins the packet's record; `settle` below completes it.
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);

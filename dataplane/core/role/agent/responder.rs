@@ -193,7 +193,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
     #[cold]
     fn explain(&mut self, done: Completion<'_, Packet<P::Buf>>) {
         if let Some(explainer) = self.out.tap.explainer() {
-            explainer.draft(Some(done.task.port), self.now, done.task.frame(), |_| None);
+            explainer.draft(Some(done.task.port), self.now, done.task.frame(), |_, _| None);
         }
         let fate = self.end(done);
         if let Some(explainer) = self.out.tap.explainer() {

@@ -14,7 +14,9 @@ use arrayvec::ArrayVec;
 use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
 use crate::policy::fifo::Slab;
-use crate::policy::{Dispatcher, Overflow, Pick, QueueingDispatcher, Task, WaitingTask};
+use crate::policy::{
+    ClassBeliefs, Dispatcher, Overflow, Pick, QueueingDispatcher, Task, WaitingTask,
+};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, TaskPosition, WorkerIdentity};
 use crate::stage::DispatcherChange;
@@ -319,6 +321,11 @@ impl<T: Work> WorkerSet<T> {
     #[must_use]
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
+    }
+
+    /// Returns the rules for a task's class ([`Dispatcher::class_beliefs`]).
+    pub fn class_beliefs(&self, task: Task) -> Option<ClassBeliefs> {
+        self.dispatcher.class_beliefs(task)
     }
 
     /// Iterates over the identities of all workers, attached or not.

@@ -166,8 +166,7 @@ impl SpeedRanks {
         self.rank_with_reserve(members, active, 0, rate);
     }
 
-    /// Like [`SpeedRanks::rank`], with `reserve` members reserved: the active ones with the lowest numbers, but at most
-    /// all except one.
+    /// Like [`SpeedRanks::rank`], with members below [`reserved_end`] reserved.
     pub fn rank_with_reserve(
         &mut self,
         members: usize,

@@ -1,0 +1,121 @@
+//! Records of `wedjat explain` about a pool with rules for classes. Tasks of class 1 take 10 us, those of class 2 take
+//! 1 ms. The fixtures are those of [`super::central`].
+
+use wedjat_core::node::explain::{Explainer, Fate, Filter, Moment, Record, Records};
+use wedjat_core::node::tap::{TapCommands, TapOrder};
+
+use super::*;
+
+/// Returns the service time of a class.
+fn service_ns(class: u16) -> u32 {
+    if class == 1 { 10_000 } else { 1_000_000 }
+}
+
+/// Returns a packet with this header, and an extension with this class and its service time.
+fn frame_of_class(flow: &Flow, header: Header, class: u16) -> Vec<u8> {
+    let mut payload = [0xAB; 40];
+    Header { extended: true, ..header }.emit(&mut payload);
+    let (seq32, service_ns) = (u32::from(header.seq), service_ns(class));
+    Extension { app: 3, seq32, service_ns, class }.emit(&mut payload);
+    frame(flow, &payload)
+}
+
+/// Returns a client's task.
+fn task_of_class(seq: u16, class: u16) -> Vec<u8> {
+    frame_of_class(&client_flow(), Header::new_task(7, seq), class)
+}
+
+/// Returns the reply of a worker without further tasks.
+fn reply_of_class(worker: u16, class: u16) -> Vec<u8> {
+    let flow = Flow {
+        src_mac: server_mac(0),
+        dst_mac: LEAF_MACS[WORKERS],
+        src: SERVERS[usize::from(worker - 10) / 4],
+        dst: CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    frame_of_class(&flow, done(worker, 0), class)
+}
+
+/// Builds a leaf with idle workers that has measured both classes, and no round trip. It then records all packets.
+fn measured(policy: &str) -> (Rig, Arc<Records>) {
+    let mut rig = rigs_with(policy, true, true, 256, 1, (64, Overflow::Drop)).remove(0);
+    let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
+    rig.leaf = rig.leaf.with_tap(commands.clone());
+    for seq in 0..200 {
+        let class = 1 + seq % 2;
+        let (_, header, _) = rig.one(CLIENTS, &task_of_class(seq, class), WORKERS);
+        rig.now += u64::from(service_ns(class)) - 1000; // `through` adds a microsecond
+        rig.through(WORKERS, &reply_of_class(header.dst, class), CLIENTS);
+        rig.wait(1_000_000);
+    }
+    let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
+    commands.push(TapOrder::explain(2, Some(explainer))).unwrap();
+    rig.wait(1_000_000);
+    (rig, records)
+}
+
+/// Delivers tasks of this class, one a poll. Returns their records.
+fn explain_tasks(rig: &mut Rig, records: &Records, class: u16, count: u16) -> Vec<Record> {
+    for seq in 0..count {
+        rig.through(CLIENTS, &task_of_class(seq, class), WORKERS);
+    }
+    std::iter::from_fn(|| records.next()).collect()
+}
+
+/// Returns the lane of a record's task, the number of tasks that wait there, and the next lane.
+fn order_of(record: &Record) -> (usize, usize, usize) {
+    let class = record.beliefs.as_ref().unwrap().class.unwrap();
+    (class.lane.index(), class.waiting, class.next.index())
+}
+
+// promise: control.3
+#[test]
+fn waiting_long_task_is_explained_by_the_reserve() {
+    let (mut rig, records) = measured("eft(boost=1, reserve=2)");
+    // Workers 10 and 11 are reserved. Six long tasks fill the others, and two wait.
+    let long = explain_tasks(&mut rig, &records, 2, 8);
+    for (at, record) in long.iter().enumerate() {
+        let beliefs = record.beliefs.as_ref().unwrap();
+        let class = beliefs.class.unwrap();
+        assert_eq!(record.seen.class(), Some(2));
+        assert!(class.is_long && class.avoids_reserve, "{class:?}");
+        assert_eq!((class.delay_ns, class.reserved, class.reserved_with_room), (1_000_000, 2, 2));
+        assert_eq!(order_of(record), (2, at.saturating_sub(6), 2));
+        let estimates = beliefs.beliefs.estimates.iter().zip(&beliefs.workers);
+        assert!(estimates.clone().count() == 8, "{beliefs:?}");
+        for (estimate, &worker) in estimates {
+            assert_eq!(class.is_reserved(estimate.member), worker < 12);
+        }
+        match record.fate {
+            Fate::Sent { worker, .. } => assert!(at < 6 && worker >= 12, "{record:?}"),
+            fate => assert!(at >= 6 && fate == Fate::Queued, "{record:?}"),
+        }
+    }
+    // Short tasks take the reserved workers. The third one waits, and goes before the long ones.
+    let short = explain_tasks(&mut rig, &records, 1, 3);
+    let sent = short.iter().filter(|record| record.worker.is_some_and(|worker| worker < 12));
+    assert_eq!((sent.count(), short[2].fate), (2, Fate::Queued), "{short:?}");
+    assert_eq!(order_of(&short[2]), (1, 0, 1));
+    let class = short[2].beliefs.as_ref().unwrap().class.unwrap();
+    assert_eq!((class.is_long, class.delay_ns, class.reserved_with_room), (false, 10_000, 0));
+    let last = explain_tasks(&mut rig, &records, 2, 1);
+    assert_eq!((last[0].fate, order_of(&last[0])), (Fate::Queued, (2, 2, 1)));
+    rig.through(WORKERS, &reply_of_class(12, 2), WORKERS);
+    let waited: Vec<_> = std::iter::from_fn(|| records.next())
+        .filter(|record| record.moment == Moment::Waited)
+        .map(|record| (record.worker, order_of(&record)))
+        .collect();
+    assert_eq!(waited, [(Some(12), (1, 1, 1))]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn policy_without_rules_explains_no_class() {
+    let (mut rig, records) = measured("eft");
+    let explained = explain_tasks(&mut rig, &records, 2, 1).remove(0);
+    assert_eq!(explained.seen.class(), Some(2));
+    assert_eq!(explained.beliefs.unwrap().class, None);
+    rig.assert_accounted();
+}
