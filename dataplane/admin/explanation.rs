@@ -343,7 +343,7 @@ fn duration_text(ns: u64) -> humantime::FormattedDuration {
     humantime::format_duration(Duration::from_nanos(ns))
 }
 
-/// Returns the number of reserved workers if a task avoided them: it may take none, and went to another one.
+/// Returns the number of reserved workers that a sent task had to avoid; 0 if it took one.
 fn reserved_and_avoided(beliefs: &proto::Beliefs) -> u64 {
     let rules = beliefs.class_rules.filter(|rules| rules.avoids_reserve);
     let has_taken_one = beliefs.candidates.iter().any(|one| one.chosen && one.reserved);
@@ -544,7 +544,7 @@ mod tests {
         queueing
     }
 
-    /// Offers a task of this class, from a client, to the queue of pool 7 with workers 10 and 11. Returns the explanation.
+    /// Offers a client's task of this class to the queue of pool 7 with workers 10 and 11. Returns the explanation.
     fn explain(queueing: &mut QueueingDispatcher<u16>, class: u16) -> proto::Explanation {
         let header = Header { extended: true, ..Header::new_task(7, 3) };
         let mut frame = vec![0; udp::PAYLOAD + header.len()];

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use wedjat_core::io::Buf;
 use wedjat_core::io::memory::{Frame, FramePool, RingPort, pair};
-use wedjat_core::policy::{CATALOGUE, Dispatcher, Overflow, Runs};
+use wedjat_core::node::explain::{Explainer, Filter, Record, Records};
+use wedjat_core::node::tap::{TapCommands, TapOrder};
+use wedjat_core::policy::{CATALOGUE, Dispatcher, Lane, Overflow, Runs};
 use wedjat_core::reason::DropReason;
 use wedjat_core::ring::{WorkerEnd, WorkerIdentity};
 use wedjat_core::role::agent::*;
@@ -388,7 +390,8 @@ fn worker_serves_task_and_client_gets_reply() {
     }
 }
 
-/// Tasks of class 4 take 1 ms, and those without a class 10 us. One without a class overtakes one of class 4.
+/// Tasks of class 4 take 1 ms, and those without a class 10 us. One without a class overtakes one of class 4. The
+/// records for `wedjat explain` contain this order.
 // promise: scheduling.3
 #[test]
 fn short_task_overtakes_a_waiting_long_one() {
@@ -413,9 +416,20 @@ fn short_task_overtakes_a_waiting_long_one() {
         send(&mut rig, seq % 2 == 0, seq);
         assert!(answer(&mut rig).is_some());
     }
+    let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
+    rig.agent = rig.agent.with_tap(commands.clone());
+    let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
+    commands.push(TapOrder::explain(2, Some(explainer))).unwrap();
+    rig.after(200);
     for (extended, seq) in [(true, 200), (true, 201), (false, 202)] {
         send(&mut rig, extended, seq);
     }
+    let lanes_of = |record: Record| {
+        let class = record.beliefs.unwrap().class.unwrap();
+        [class.lane, class.next].map(Lane::index)
+    };
+    let lanes: Vec<_> = std::iter::from_fn(|| records.next()).map(lanes_of).collect();
+    assert_eq!(lanes, [[4, 4], [4, 4], [0, 0]], "lane of each task, and the next lane");
     let order = [(); 4].map(|()| answer(&mut rig));
     assert_eq!(order, [Some(4), Some(0), Some(4), None]);
     rig.assert_balanced();

@@ -446,8 +446,8 @@ impl Explainer {
         }
     }
 
-    /// Same as [`Explainer::draft`], at a leaf or spine with these stages. `since_ns` returns the arrival time of the first
-    /// waiting task in a lane of a pool (by index).
+    /// Same as [`Explainer::draft`], at a leaf or spine with these stages. `since_ns` returns the arrival time of the
+    /// first waiting task in a lane of a pool (by index).
     pub fn draft_at(
         &mut self,
         stages: &Stages,

@@ -543,7 +543,7 @@ impl<T> Node<T> {
         self.stages.dispatcher(pool)?.next_lane(self.review.blocked, since_ns)
     }
 
-    /// Returns the arrival time of the first waiting task in a lane of a pool's queue, in nanoseconds; `None` without one.
+    /// Returns the arrival time of the first task in a lane of a pool's queue, in nanoseconds; `None` in an empty lane.
     pub fn first_since_ns(&self, pool: usize, lane: Lane) -> Option<u64> {
         let first = self.tasks.get(self.queues[pool][lane.index()].first()?)?;
         Some(self.timing.to_ns(first.since))
