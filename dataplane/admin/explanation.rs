@@ -309,8 +309,10 @@ fn order_text(rules: &proto::ClassRules) -> String {
         let _ = write!(text, "; the order adds {} to its arrival", duration_text(rules.delay_ns));
     }
     match rules.next == rules.lane && rules.waiting == 0 {
-        true => text.push_str("; it is the next task"),
-        false => _ = write!(text, "; the next task is the first of {}", lane_text(rules.next)),
+        true => text.push_str("; it is the core's next task"),
+        false => {
+            _ = write!(text, "; the core's next task is the first of {}", lane_text(rules.next))
+        }
     }
     if rules.avoids_reserve && rules.reserved_with_room > 0 {
         let workers = quantity(rules.reserved_with_room, "reserved worker");
@@ -607,7 +609,7 @@ mod tests {
         assert_text(
             &held,
             &format!("{start}0 tasks wait, 0 of class 2; "),
-            "; the bound of each of 2 workers is 1; the order adds 1ms to its arrival; it is the next task; class 2 is \
+            "; the bound of each of 2 workers is 1; the order adds 1ms to its arrival; it is the core's next task; class 2 is \
              long and may not take the 1 reserved worker with room",
         );
         let json = serde_json::to_value(&held).unwrap();
@@ -626,15 +628,20 @@ mod tests {
             "",
         );
         let waiting = explain(&mut queueing, 1);
-        assert_text(&waiting, "", "; the order adds 10us to its arrival; it is the next task");
+        assert_text(
+            &waiting,
+            "",
+            "; the order adds 10us to its arrival; it is the core's next task",
+        );
         let behind = explain(&mut queueing, 2);
         assert_text(
             &behind,
             &format!("{start}2 tasks wait, 1 of class 2; "),
-            "; the next task is the first of class 1",
+            "; the core's next task is the first of class 1",
         );
         let other = explain(&mut queueing, 9);
-        let end = "; the order adds 505us to its arrival; the next task is the first of class 1";
+        let end =
+            "; the order adds 505us to its arrival; the core's next task is the first of class 1";
         assert_text(&other, "c: task 3 (class 9) of pool 7", end);
         assert!(other.text.contains(": 3 tasks wait, 0 of class 7+; "), "{}", other.text);
     }

@@ -419,7 +419,7 @@ pub struct ClassRules {
     /// next.
     #[prost(uint64, tag = "3")]
     pub delay_ns: u64,
-    /// Lane of the next task: a queued one or this one.
+    /// Lane of this core's next task: a queued one or this one.
     #[prost(uint32, tag = "4")]
     pub next: u32,
     /// True if the class is long.
