@@ -589,7 +589,7 @@ mod tests {
 
     // promise: control.3
     #[test]
-    fn queued_task_has_order_and_reserve_of_its_class() {
+    fn queued_task_is_explained_by_its_class() {
         let mut queueing = measured();
         // A long task avoids the reserved worker, although that one is idle, too.
         let sent = explain(&mut queueing, 2);
