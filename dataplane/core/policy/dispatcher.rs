@@ -13,8 +13,7 @@ use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, PendingProbes, Probe};
 use super::beliefs::ClassBeliefs;
-use super::classes::{Classes, LANES, Lane, Lanes, ReserveUse};
-use super::structure::reserved_end;
+use super::classes::{Classes, LANES, Lane, Lanes, ReserveUse, reserved_end};
 use super::{
     AnyPolicy, Beliefs, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec,
     Reports, Rng, SelectionBasis, Task,

@@ -18,7 +18,5 @@ pub use alias::Alias;
 pub use lengths::{CLASSES, LONGEST, LengthSet, LengthSets};
 pub use line::Line;
 pub use losses::{LossWatch, Losses};
-pub use ranks::{
-    Front, Level, Rank, RankedMember, Ranking, Ranks, SpeedRanks, UNBOUNDED, reserved_end,
-};
+pub use ranks::{Front, Level, Rank, RankedMember, Ranking, Ranks, SpeedRanks, UNBOUNDED};
 pub use recent::MovingWindow;

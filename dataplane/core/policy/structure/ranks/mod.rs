@@ -20,7 +20,7 @@ mod speed;
 mod stretches;
 
 pub use queue::Ranks;
-pub use speed::{Level, SpeedRanks, UNBOUNDED, reserved_end};
+pub use speed::{Level, SpeedRanks, UNBOUNDED};
 
 use crate::state::{Member, Report, View};
 

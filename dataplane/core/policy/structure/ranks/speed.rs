@@ -166,7 +166,7 @@ impl SpeedRanks {
         self.rank_with_reserve(members, active, 0, rate);
     }
 
-    /// Like [`SpeedRanks::rank`], with members below [`reserved_end`] reserved.
+    /// Like [`SpeedRanks::rank`], with `reserve` members reserved, at most all except one.
     pub fn rank_with_reserve(
         &mut self,
         members: usize,
