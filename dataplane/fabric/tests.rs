@@ -292,7 +292,11 @@ fn any_command() -> impl Strategy<Value = String> {
 fn stored_pool_has_its_settings_in_one_object() {
     let text = "add-pool id=7 workers=0 policy=random spine-policy=random queue=9 overflow=refuse";
     let (events, _) = Fabric::default().decide(&text.parse().unwrap()).unwrap();
-    let expected = r#"[{"pool":{"id":7,"settings":{"policy":"random","spine_policy":"random","agent_policy":"cfcfs(silence-ms=0)","queue":9,"overflow":"refuse","workers":0,"placement":"spread","spines":0,"address":null,"admits":0}}}]"#;
+    let expected = concat!(
+        r#"[{"pool":{"id":7,"settings":{"policy":"random","spine_policy":"random","#,
+        r#""agent_policy":"cfcfs(silence-ms=0)","queue":9,"overflow":"refuse","workers":0,"#,
+        r#""placement":"spread","spines":0,"address":null,"admits":0}}}]"#,
+    );
     assert_eq!(serde_json::to_string(&events).unwrap(), expected);
     assert_eq!(serde_json::from_str::<Vec<Event>>(expected).unwrap(), events);
 }
