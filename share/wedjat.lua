@@ -5,7 +5,7 @@
 
 local wedjat = Proto("wedjat", "wedjat task")
 
-local HEADER, EXTENSION, PROOF = 11, 16, 16
+local HEADER, EXTENSION, PROOF, ENTRY = 11, 16, 16, 8
 local NO_MEMBER = 32767
 local CODES = {
     [0] = "NEW_TASK", [2] = "TASK_DONE", [3] = "TASK_DONE_IDLE", [6] = "IDLE_ADD", [7] = "LOAD_UPDATE", [10] = "IDLE_REMOVE",
@@ -17,6 +17,7 @@ local TASK = { [0] = true, [16] = true }
 -- What nodes of a rack without a leaf send to each other, and what stands behind a task that one passes on.
 local OF_PEERS = { [21] = true, [22] = true, [24] = true }
 local PASSED, VIA = 23, 12
+local COMPLETIONS = 25
 local REPLY = { [2] = true, [3] = true, [17] = true }
 -- Those that tell how many tasks a worker has.
 local REPORT = { [2] = true, [3] = true, [11] = true, [12] = true, [18] = true, [20] = true }
@@ -44,6 +45,11 @@ local f = {
     idle = ProtoField.bool("wedjat.idle", "Believed idle"),
     full = ProtoField.bool("wedjat.full", "Has as many tasks as the policy allows"),
     entries = ProtoField.uint16("wedjat.entries", "Completed tasks"),
+    completion = ProtoField.none("wedjat.completion", "Completed task"),
+    completed_by = ProtoField.uint16("wedjat.completion.worker", "Worker"),
+    completed_class = ProtoField.uint16("wedjat.completion.class", "Task type, 7 for all above 6", base.DEC, nil, 0xE000),
+    completed_left = ProtoField.uint16("wedjat.completion.left", "Tasks left at the worker", base.DEC, nil, 0x1FFF),
+    completed_service = ProtoField.uint32("wedjat.completion.service_ns", "Processing time, ns"),
     timeout = ProtoField.uint16("wedjat.timeout_ms", "Taken out after silence of, ms"),
     load = ProtoField.double("wedjat.load", "Average queue length"),
     node = ProtoField.uint16("wedjat.node", "Node"),
@@ -112,7 +118,7 @@ local function meaning(tree, code, src, dst, qlen)
         add(f.worker, src, src:uint())
         add(f.report, qlen, tasks)
         return " of worker " .. src:uint() .. ", which has " .. tasks
-    elseif code == 25 then
+    elseif code == COMPLETIONS then
         add(f.worker, src, src:uint())
         add(f.entries, qlen, qlen:uint())
         return " of " .. qlen:uint() .. " tasks, first of worker " .. src:uint()
@@ -146,6 +152,14 @@ local function proof(buffer, tree)
     local sub = tree:add(f.auth, buffer)
     sub:add(f.sequence, buffer(0, 8))
     sub:add(f.tag, buffer(8, 8))
+end
+
+local function completion(buffer, tree)
+    local sub = tree:add(f.completion, buffer)
+    sub:add(f.completed_by, buffer(0, 2))
+    sub:add(f.completed_class, buffer(2, 2))
+    sub:add(f.completed_left, buffer(2, 2))
+    sub:add(f.completed_service, buffer(4, 4))
 end
 
 local function via(buffer, tree)
@@ -200,6 +214,12 @@ function wedjat.dissector(buffer, pinfo, tree)
     end
     local rest = buffer:len() - at
     if code == PASSED and rest >= VIA and length == buffer:len() then via(buffer(buffer:len() - VIA, VIA), sub) end
+    if code == COMPLETIONS and not extended and rest == ENTRY * qlen:uint() and length == buffer:len() then
+        while at < buffer:len() do
+            completion(buffer(at, ENTRY), sub)
+            at = at + ENTRY
+        end
+    end
     local client = REPLY[code] and { pinfo.dst, pinfo.dst_port } or { pinfo.src, pinfo.src_port }
     pair(pinfo, tostring(client[1]) .. " " .. client[2] .. " " .. pool:uint() .. " " .. number, code)
     show_pair(sub, pinfo.number)

@@ -10,6 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 use wedjat::io::pcap::write_frames;
 use wedjat::wire::auth::{self, Key};
+use wedjat::wire::completion::{Completion, ENTRY_LEN};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::peer::{ForwardingTrailer, VIA_LEN};
 use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
@@ -241,6 +242,14 @@ fn numbers_are_shown_with_their_meaning() {
     via.emit(&mut forwarded[at..]);
     flow(&passed, 1234).emit(&mut forwarded, at + VIA_LEN - PAYLOAD);
     frames.push(forwarded);
+    // A server reports a completed task of class 2. Worker 5 has 3 tasks left.
+    let report = Header::completions(7, 5, 1, 1);
+    let done = Completion { worker: 5, class: 2, left: 3, service_ns: 50_000 };
+    let mut reported = frame(&report, None);
+    reported.resize(PAYLOAD + report.len() + ENTRY_LEN, 0);
+    Completion::emit_all(&[done], &report, &mut reported[PAYLOAD..]);
+    flow(&report, 1234).emit(&mut reported, report.len() + ENTRY_LEN);
+    frames.push(reported);
     let seen = dissected(&frames, &[]);
     let value =
         |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
@@ -256,6 +265,10 @@ fn numbers_are_shown_with_their_meaning() {
     assert_eq!(value(3, "report"), Some(0));
     assert_eq!((value(4, "worker"), value(4, "report")), (Some(5), Some(2)));
     assert_eq!((value(5, "worker"), value(5, "timeout_ms")), (Some(5), Some(100)));
+    assert_eq!((value(8, "entries"), value(8, "class")), (Some(1), None));
+    let names = ["worker", "class", "left", "service_ns"].map(|name| format!("completion.{name}"));
+    let completion = names.each_ref().map(|name| value(8, name));
+    assert_eq!(completion, [5, 2, 3, 50_000].map(Some));
 }
 
 // promise: control.3

@@ -16,8 +16,8 @@
 //! too large a reserve must not make the pool unstable. With several cores or long round trips `eft` lets no task wait,
 //! and the queues of unreserved members show the backlog.
 //!
-//! Mean service times are learned from the replies, which carry time and class. A class without recent replies has no
-//! effect on others.
+//! Mean service times are learned from the replies, which carry time and class, or from the reports in their place. A
+//! class without recent replies has no effect on others.
 
 use std::ops::Range;
 
@@ -244,7 +244,7 @@ impl Classes {
         self.is_backlogged = waiting * cores >= LONG_MOST * members;
     }
 
-    /// Measures the answered tasks.
+    /// Measures the answered tasks, with the same result for any division of the reports into calls.
     pub(super) fn learn(&mut self, reports: &[Report], view: &View) {
         for report in reports.iter().filter(|report| report.service_ns > 0) {
             let times = &mut self.times[lane_of(report.class).index()];
@@ -253,10 +253,10 @@ impl Classes {
             times.mean_ns += (work_ns - times.mean_ns) / times.replies;
             times.last_window = self.window;
             self.replies += 1;
-        }
-        if self.replies >= WINDOW {
-            (self.replies, self.window) = (0, self.window.wrapping_add(1));
-            self.apply();
+            if self.replies == WINDOW {
+                (self.replies, self.window) = (0, self.window.wrapping_add(1));
+                self.apply();
+            }
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(keys(&measured(rules, &[5, 500])), [50_007, 2_000_007, 2_000_007, 2_000_007]);
     }
 
-    /// Servers with direct return report no classes. All tasks then go in the order of arrival.
+    /// If no reply has a class, all tasks go in the order of arrival.
     #[test]
     fn unmeasured_class_counts_as_an_average_one() {
         let rules = ClassRules { boost: 2.0, ..ClassRules::default() };

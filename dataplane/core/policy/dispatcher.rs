@@ -563,7 +563,7 @@ impl Dispatcher {
     }
 
     /// Returns the key of a waiting task: tasks with lower ones go first.
-    fn key(&self, lane: Lane, since_ns: u64) -> u64 {
+    pub(crate) fn key(&self, lane: Lane, since_ns: u64) -> u64 {
         self.classes.as_ref().map_or(since_ns, |classes| classes.key(lane, since_ns))
     }
 

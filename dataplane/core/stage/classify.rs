@@ -11,16 +11,19 @@ use super::parse::{Packet, PacketKind};
 use super::{Stages, UnknownWorker, Verdict, rewrite};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
-use crate::policy::{self, Reports};
+use crate::policy::{self, LANES, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
 use crate::wire::arp::{self, Operation};
-use crate::wire::completion::{self, COMPLETIONS_MAX, Completion};
+use crate::wire::completion::{self, CLASS_LAST, COMPLETIONS_MAX, Completion};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{self, Code, Extension, Header};
 use crate::wire::{ipv4, ipv6, ndp, udp};
+
+// The last class of a completion report stands for the same classes as the last lane.
+const _: () = assert!(CLASS_LAST as usize == LANES - 1);
 
 /// Applies all packets of a burst except tasks. Sets their verdicts, except those of accepted replies: the rewriting
 /// stage sets these.
@@ -329,10 +332,11 @@ fn completions(
     is_from_server(&stages.network, &stages.neighbours, port, frame, &first)?;
     verify((&stages.network, port), &first, frame, parsed, entries)?;
     let mut reports = ArrayVec::<_, COMPLETIONS_MAX>::new();
-    for Completion { worker, left, service_ns } in completion::parse_entries(entries) {
+    for Completion { worker, class, left, service_ns } in completion::parse_entries(entries) {
         let known = stages.network.worker(worker);
         let known = known.filter(|known| (known.pool, known.server) == (first.pool, first.server));
-        reports.extend(known.map(|known| Report::new(known.member, Load::tasks(left), service_ns)));
+        let report = |member| Report::new(member, Load::tasks(left), service_ns).with_class(class);
+        reports.extend(known.map(|known| report(known.member)));
     }
     let (all, known) = (u64::from(header.qlen), reports.len() as u64);
     stages.counters.add(Counter::CompletionReports, 1);

@@ -7,7 +7,7 @@
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u16 | worker | worker that the task named |
-//! | 2 | u16 | left | tasks left at that worker |
+//! | 2 | u16 | class, left | 3 high bits: class of the task; 13 low bits: tasks left at that worker; both saturating |
 //! | 4 | u32 | service_ns | measured processing time, saturating; 0 if unknown |
 
 use super::task::{Code, Header};
@@ -20,13 +20,22 @@ pub const COMPLETIONS_MAX: usize = 30;
 const _: () = assert!(COMPLETIONS_MAX <= BURST);
 /// Bytes of an entry.
 pub const ENTRY_LEN: usize = 8;
+/// Last class of an entry. It stands for all higher ones, too.
+pub const CLASS_LAST: u16 = 7;
+
+/// Number of low bits of an entry's second field, which have the tasks left at the worker.
+const LEFT_BITS: u32 = 13;
+/// Maximum number of tasks left in an entry.
+const LEFT_MAX: u16 = (1 << LEFT_BITS) - 1;
 
 /// A completed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Worker that the task named.
     pub worker: u16,
-    /// Tasks left at that worker.
+    /// Class of the task; 0 if unknown. An entry has at most [`CLASS_LAST`].
+    pub class: u16,
+    /// Tasks left at that worker. An entry has at most 8191.
     pub left: u16,
     /// Measured processing time in nanoseconds; 0 if unknown.
     pub service_ns: u32,
@@ -42,14 +51,16 @@ impl Completion {
             payload[header.len()..][..ENTRY_LEN * entries.len()].chunks_exact_mut(ENTRY_LEN);
         for (entry, bytes) in entries.iter().zip(places) {
             put_u16(bytes, 0, entry.worker);
-            put_u16(bytes, 2, entry.left);
+            put_u16(bytes, 2, entry.class.min(CLASS_LAST) << LEFT_BITS | entry.left.min(LEFT_MAX));
             put_u32(bytes, 4, entry.service_ns);
         }
     }
 
     /// Reads an entry.
     fn parse(bytes: &[u8]) -> Self {
-        Self { worker: u16_at(bytes, 0), left: u16_at(bytes, 2), service_ns: u32_at(bytes, 4) }
+        let load = u16_at(bytes, 2);
+        let (class, left) = (load >> LEFT_BITS, load & LEFT_MAX);
+        Self { worker: u16_at(bytes, 0), class, left, service_ns: u32_at(bytes, 4) }
     }
 }
 
@@ -95,13 +106,15 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_a_completion_report() {
-        // Worker 5 of pool 1 has 3 tasks left after 50 us, and worker 6 none after 2 us.
-        let done = [(5, 3, 50_000), (6, 0, 2_000)];
-        let done = done.map(|(worker, left, service_ns)| Completion { worker, left, service_ns });
+        // Worker 5 of pool 1 has 3 tasks left after a task of class 2 and 50 us. Worker 6 has none after 2 us.
+        let done = [
+            Completion { worker: 5, class: 2, left: 3, service_ns: 50_000 },
+            Completion { worker: 6, class: 0, left: 0, service_ns: 2_000 },
+        ];
         let bytes = report(Header::completions(1, 5, 2, 0x1234), &done);
         let expected = [
             [0x19, 0, 1, 0, 5, 0x7F, 0xFF, 0, 2, 0x12, 0x34].as_slice(),
-            &[0, 5, 0, 3, 0, 0, 0xC3, 0x50],
+            &[0, 5, 0x40, 3, 0, 0, 0xC3, 0x50],
             &[0, 6, 0, 0, 0, 0, 0x07, 0xD0],
         ];
         assert_eq!(bytes, expected.concat());
@@ -111,7 +124,8 @@ mod tests {
     // promise: packets.1
     #[test]
     fn malformed_reports_are_refused() {
-        let done = [Completion { worker: 5, left: 3, service_ns: 0 }; COMPLETIONS_MAX + 1];
+        let done = Completion { worker: 5, class: 1, left: 3, service_ns: 0 };
+        let done = [done; COMPLETIONS_MAX + 1];
         let header = |count: u16| Header::completions(1, 5, count, 0);
         let refused = Err(DropReason::CompletionsMalformed);
         // No entries, too many, fewer than announced, and more.
@@ -126,6 +140,23 @@ mod tests {
         {
             assert_eq!(parse(&report(strange, &done[..1])), refused);
         }
+    }
+
+    #[test]
+    fn high_classes_and_many_tasks_saturate() {
+        let read = |class, left| {
+            let done = Completion { worker: 5, class, left, service_ns: 9 };
+            let read = parse(&report(Header::completions(1, 5, 1, 0), &[done])).unwrap()[0];
+            assert_eq!((read.worker, read.service_ns), (5, 9));
+            (read.class, read.left)
+        };
+        for kept in [(0, 0), (6, 1), (7, 8190), (0, 8191)] {
+            assert_eq!(read(kept.0, kept.1), kept);
+        }
+        for high in [8, 15, u16::MAX] {
+            assert_eq!(read(high, 8192 + high % 9), (7, 8191));
+        }
+        assert_eq!(read(u16::MAX, u16::MAX), (7, 8191));
     }
 
     proptest! {

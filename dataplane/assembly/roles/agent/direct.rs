@@ -92,7 +92,11 @@ impl DirectRig {
     /// worker, for which the leaf counts it; the agent may give it to another one. The flag `FULL` says that the leaf
     /// may send the named worker no more tasks.
     fn send_task(&mut self, worker: u16, seq: u16, flags: u8) {
-        let task = Header::new_task(POOL, seq);
+        self.send_task_of(Header::new_task(POOL, seq), worker, flags);
+    }
+
+    /// Same as [`DirectRig::send_task`], with this header. The fixture's extension has class 4.
+    fn send_task_of(&mut self, task: Header, worker: u16, flags: u8) {
         let header = Header { dst: worker, src: CLIENT_ID, qlen: flags.into(), ..task };
         self.send_to_service(LEAF_MAC, &header);
     }
@@ -184,7 +188,10 @@ fn agent_answers_the_client_itself() {
         direct.rig.after(REPORT_DELAY);
         let sent = direct.sent();
         let [Sent::Report(entries)] = &sent[..] else { panic!("{sent:?}") };
-        assert_eq!(entries[..], [Completion { worker: 11, left: 0, service_ns: SERVICE_NS }]);
+        assert_eq!(
+            entries[..],
+            [Completion { worker: 11, class: 0, left: 0, service_ns: SERVICE_NS }]
+        );
         // Two replies, of which one passed the leaf.
         let counters = direct.rig.agent.counters();
         let counts = [Counter::Replies, Counter::CompletionReports];
@@ -218,6 +225,44 @@ fn thirty_completions_make_a_report() {
         let sent = direct.sent();
         let [Sent::Report(entries)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!((entries.len(), entries[1].left), (2, 0), "the last two, and no task is left");
+        direct.rig.assert_balanced();
+    }
+}
+
+// promise: packets.2, scheduling.3
+#[test]
+fn completions_have_the_classes_of_their_tasks() {
+    for family in FAMILIES {
+        const FULL_QUEUE: u16 = 1;
+        let mut direct = DirectRig::new(family, FULL_QUEUE.into(), Overflow::Refuse);
+        let task = |seq, extended| Header { extended, ..Header::new_task(POOL, seq) };
+        for (worker, extended) in [(10, true), (11, false), (12, true)] {
+            direct.send_task_of(task(worker, extended), worker, NO_FLAGS);
+        }
+        direct.serve_all();
+        direct.rig.after(1);
+        direct.rig.after(REPORT_DELAY);
+        // Only the last of the next tasks is refused.
+        for seq in 0..=WORKERS * BOUND + FULL_QUEUE {
+            direct.send_task_of(task(seq, true), 13, NO_FLAGS);
+        }
+        direct.rig.after(REPORT_DELAY);
+        let reports = direct.sent().into_iter().filter_map(|sent| match sent {
+            Sent::Report(entries) => Some(entries),
+            _ => None,
+        });
+        let mut entries: Vec<_> = reports.flatten().collect();
+        entries.sort_by_key(|entry| entry.worker);
+        let found: Vec<_> =
+            entries.iter().map(|done| (done.worker, done.class, done.service_ns)).collect();
+        assert_eq!(
+            found,
+            [(10, 4, SERVICE_NS), (11, 0, SERVICE_NS), (12, 4, SERVICE_NS), (13, 4, 0)]
+        );
+        for _ in 0..2 {
+            direct.serve_all();
+            direct.rig.after(TICK);
+        }
         direct.rig.assert_balanced();
     }
 }
@@ -294,7 +339,7 @@ fn refusal_is_direct_and_reported() {
         let sent = direct.sent();
         let [Sent::Report(entries)] = &sent[..] else { panic!("{sent:?}") };
         // No other task named worker 12.
-        assert_eq!(entries[..], [Completion { worker: 12, left: 0, service_ns: 0 }]);
+        assert_eq!(entries[..], [Completion { worker: 12, class: 0, left: 0, service_ns: 0 }]);
         direct.serve_all();
         direct.rig.after(TICK); // gives the waiting task to a worker
         direct.serve_all();

@@ -25,14 +25,19 @@ fn direct(family: Family, policy: &str) -> Rig {
 /// Returns a server's completion report about pool 7. Its header announces `count` entries, a wrong number in malformed
 /// reports. Each of the actual `entries` has a worker and its remaining tasks.
 fn report_of(server: usize, count: u16, entries: &[(u16, u16)]) -> Vec<u8> {
-    let first = entries.first().map_or(10, |&(worker, _)| worker);
-    let header = Header::completions(7, first, count, 1);
     let entries: Vec<_> = { entries.iter() }
-        .map(|&(worker, left)| Completion { worker, left, service_ns: 1000 })
+        .map(|&(worker, left)| Completion { worker, class: 0, left, service_ns: 1000 })
         .collect();
+    report_with(server, count, &entries)
+}
+
+/// Same as [`report_of`], with these entries.
+fn report_with(server: usize, count: u16, entries: &[Completion]) -> Vec<u8> {
+    let first = entries.first().map_or(10, |entry| entry.worker);
+    let header = Header::completions(7, first, count, 1);
     let mut payload = vec![0; header.len() + entries.len() * ENTRY_LEN];
     header.emit(&mut payload);
-    Completion::emit_all(&entries, &header, &mut payload);
+    Completion::emit_all(entries, &header, &mut payload);
     let flow = Flow {
         src_mac: server_mac(server),
         dst_mac: LEAF_MACS[WORKERS],
@@ -156,6 +161,45 @@ fn task_that_fills_its_worker_is_marked() {
         assert!(rig.through(CLIENTS, &task(17), WORKERS).is_empty());
         let (_, header, _) = rig.one(WORKERS, &report(0, &[(12, 1)]), WORKERS);
         assert_eq!((header.dst, header.seq, is_full(&header)), (12, 16, true));
+        rig.assert_accounted();
+    }
+}
+
+// promise: packets.2, scheduling.3
+#[test]
+fn reported_short_class_overtakes_a_long_one() {
+    for (family, policy) in BOTH.into_iter().flat_map(|family| {
+        ["jbsq(k=1, boost=1)", "cfcfs(boost=1)", "eft(boost=1)"].map(|policy| (family, policy))
+    }) {
+        let mut rig = direct(family, policy);
+        // Tasks with an extension have class 2 and take 1 ms, those without have class 0 and take 10 us.
+        let task = |extended, seq| task_of(Header { extended, ..Header::new_task(7, seq) });
+        let done = |worker: u16, extended: bool| {
+            let (class, service_ns) = if extended { (2, 1_000_000) } else { (0, 10_000) };
+            let entry = Completion { worker, class, left: 0, service_ns };
+            report_with(usize::from(worker - 10) / 4, 1, &[entry])
+        };
+        for seq in 0..200 {
+            let extended = seq % 2 == 0;
+            let worker = rig.one(CLIENTS, &task(extended, seq), WORKERS).1.dst;
+            rig.wait(if extended { 1_000_000 } else { 10_000 });
+            assert!(rig.through(WORKERS, &done(worker, extended), WORKERS).is_empty());
+        }
+        // Long tasks fill all workers, until the first waits. A short one arrives last, and goes first.
+        let mut worker = 0;
+        let mut long = 200..400;
+        while let [sent] = &rig.through(CLIENTS, &task(true, long.start), WORKERS)[..] {
+            (worker, long.start) = (family::read(sent).unwrap().1.dst, long.start + 1);
+            assert!(!long.is_empty(), "{policy}: no task waits");
+        }
+        let short = 400;
+        assert!(rig.through(CLIENTS, &task(false, short), WORKERS).is_empty());
+        let mut order = Vec::new();
+        for _ in 0..8 {
+            let sent = rig.through(WORKERS, &done(worker, true), WORKERS);
+            order.extend(sent.iter().map(|frame| family::read(frame).unwrap().1.seq));
+        }
+        assert_eq!(order, [short, long.start], "{policy}");
         rig.assert_accounted();
     }
 }

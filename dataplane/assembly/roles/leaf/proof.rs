@@ -74,7 +74,7 @@ impl Family {
     fn forged_report(self, key: Option<Key>) -> Vec<u8> {
         let authenticated = key.is_some();
         let header = Header { authenticated, ..Header::completions(7, 10, 1, 9) };
-        let entry = Completion { worker: 10, left: 0, service_ns: 0 };
+        let entry = Completion { worker: 10, class: 0, left: 0, service_ns: 0 };
         let mut payload = vec![0; header.len() + ENTRY_LEN];
         header.emit(&mut payload);
         Completion::emit_all(&[entry], &header, &mut payload);

@@ -205,7 +205,7 @@ mod tests {
 
     /// Returns a completion with this number of tasks left.
     fn done(left: u16) -> Completion {
-        Completion { worker: 5, left, service_ns: 1 }
+        Completion { worker: 5, class: 0, left, service_ns: 1 }
     }
 
     /// Creates empty batches with a clock of one tick per nanosecond.

@@ -206,6 +206,12 @@ impl<B: Buf> Packet<B> {
         (self.header.pool, self.header.dst)
     }
 
+    /// Returns the id of its pool and its class.
+    #[inline]
+    pub fn kind(&self) -> (u16, u16) {
+        (self.header.pool, self.extension.class)
+    }
+
     /// Returns the source MAC address of its frame: that of the leaf. Without a leaf it is that of the client or its
     /// router, or of the peer that forwarded the task.
     #[inline]

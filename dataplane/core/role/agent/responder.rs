@@ -222,14 +222,14 @@ impl<P: Port<Buf: Token>> Responder<P> {
         let reason = match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {
                 self.out.counters.add(Counter::Replies, 1);
-                let (pool, route) = (done.task.addressed().0, done.task.direct_route());
+                let (route, kind) = (done.task.direct_route(), done.task.kind());
                 let credential = self.reply_credential(worker, route);
                 let fields = ReplyFields { worker, left, service_ns, credential };
                 let fill = |into: &mut [u8]| done.channel.reply(done.position, into);
                 match done.task.into_reply(fields, len, fill) {
                     Ok(reply) => {
                         if let Some(route) = route {
-                            self.note_completion(route, pool, (worker, left), service_ns);
+                            self.note_completion(route, kind, (worker, left), service_ns);
                         }
                         self.out.forward(reply, usize::from(port));
                         return Fate::Sent { port, worker: server };
@@ -251,20 +251,20 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.credential(worker).filter(|_| route.is_none())
     }
 
-    /// Adds a task that was answered directly to the next report to its leaf, in which the caller has made room. The
-    /// report is urgent if tasks may wait at the leaf for this worker.
+    /// Adds a task of this pool and class that was answered directly to the next report to its leaf, in which the
+    /// caller has made room. The report is urgent if tasks may wait at the leaf for this worker.
     #[inline]
     fn note_completion(
         &mut self,
         route: DirectRoute,
-        pool: u16,
+        (pool, class): (u16, u16),
         (worker, left): (u16, usize),
         service_ns: u32,
     ) {
         let named = self.named.get_mut(usize::from(worker));
         let is_urgent = named.is_some_and(|named| std::mem::take(&mut named.is_full));
         let left = left.min(usize::from(u16::MAX)) as u16;
-        let completion = CompletionEntry { worker, left, service_ns };
+        let completion = CompletionEntry { worker, class, left, service_ns };
         self.completions.push(route.leaf, pool, completion, is_urgent, self.now);
     }
 
@@ -302,12 +302,12 @@ impl<P: Port<Buf: Token>> Responder<P> {
             NO_MEMBER => waiting.min(usize::from(u16::MAX)) as u16,
             named => self.named_tasks(named),
         };
-        let (pool, route) = (task.addressed().0, task.direct_route());
+        let (route, kind) = (task.direct_route(), task.kind());
         let credential = self.reply_credential(named, route);
         match task.into_refusal(named, tasks, credential) {
             Ok(refusal) => {
                 if let Some(route) = route {
-                    self.note_completion(route, pool, (named, tasks.into()), 0);
+                    self.note_completion(route, kind, (named, tasks.into()), 0);
                 }
                 self.out.counters.add(Counter::Refused, 1);
                 self.out.forward(refusal, usize::from(port));

@@ -594,11 +594,12 @@ pub(super) mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::policy::{Lane, Overflow};
+    use crate::policy::{LANES, Lane, Lanes, Overflow};
     use crate::stage::fixture::{self, Fixture};
     use crate::stage::{IpOptions, PortAddress, QueuePlace, Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::ChecksumDelta;
+    use crate::wire::completion::{COMPLETIONS_MAX, Completion, ENTRY_LEN};
     use crate::wire::ether::Mac;
     use crate::wire::task::Header;
     use crate::wire::udp::{self, Flow};
@@ -669,20 +670,21 @@ pub(super) mod tests {
         signed_frame(header, bytes, None)
     }
 
-    /// Builds such a packet from these bytes. With a sequence number, signs it like a reply.
+    /// Builds such a packet from these bytes, or a completion report. With a sequence number, signs it like a reply.
     fn signed_frame(header: Header, mut bytes: Vec<u8>, sequence: Option<u64>) -> Vec<u8> {
-        let is_reply = header.code.is_reply();
+        let (is_reply, is_report) = (header.code.is_reply(), header.code == Code::Completions);
+        let from_server = is_reply || is_report;
         if let Some(sequence) = sequence {
             key().sign(&addresses(SERVER, 0x0A00_0102), &mut bytes, sequence);
         }
         let mut frame = vec![0; udp::PAYLOAD + bytes.len()];
         frame[udp::PAYLOAD..].copy_from_slice(&bytes);
         let flow = Flow {
-            src_mac: if is_reply { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
+            src_mac: if from_server { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
             dst_mac: LEAF_MAC,
-            src: if is_reply { SERVER } else { 0x0A00_0102 },
+            src: if from_server { SERVER } else { 0x0A00_0102 },
             dst: if is_reply { 0x0A00_0102 } else { LEAF },
-            src_port: if is_reply { 1234 } else { 40_000 },
+            src_port: if from_server { 1234 } else { 40_000 },
             dst_port: if is_reply { 40_000 } else { 1234 },
         };
         flow.emit(&mut frame, bytes.len());
@@ -865,6 +867,154 @@ pub(super) mod tests {
             }
             prop_assert_eq!(both[0].counters.totals(), both[1].counters.totals());
         }
+    }
+
+    /// Builds a task or reply with this class and service time.
+    fn classed(header: Header, class: u16, service_ns: u32) -> Vec<u8> {
+        let header = Header { extended: true, ..header };
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        Extension { class, service_ns, ..Extension::default() }.emit(&mut bytes);
+        signed_frame(header, bytes, None)
+    }
+
+    /// Builds a completion report.
+    fn completions(entries: &[Completion]) -> Vec<u8> {
+        let header = Header::completions(0x0107, entries[0].worker, entries.len() as u16, 0);
+        let mut bytes = vec![0; header.len() + entries.len() * ENTRY_LEN];
+        header.emit(&mut bytes);
+        Completion::emit_all(entries, &header, &mut bytes);
+        signed_frame(header, bytes, None)
+    }
+
+    /// Returns random completions of the pool's workers.
+    fn some_completion() -> impl Strategy<Value = Completion> {
+        (0..8_u16, 0..10_u16, 0..3_u16, 1..1_000_000_u32).prop_map(
+            |(worker, class, left, service_ns)| Completion { worker, class, left, service_ns },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        /// The fast path and the stages learn the same service times of classes from completion reports and replies,
+        /// and the same as from replies alone. So the same tasks wait, and leave in the same order.
+        // promise: packets.2, scheduling.3
+        #[test]
+        fn completions_teach_classes_as_replies_do(
+            bursts in proptest::collection::vec((
+                proptest::collection::vec(
+                    proptest::collection::vec(some_completion(), 1..=COMPLETIONS_MAX), 0..3,
+                ),
+                proptest::collection::vec((any::<bool>(), some_completion()), 1..=28),
+            ), 1..8),
+            policy in proptest::sample::select(
+                vec!["jbsq(k=1, boost=1)", "cfcfs(boost=3)", "eft(boost=1, reserve=2)"]
+            ),
+        ) {
+            let pool = FramePool::new(BURST, 512);
+            let mut all = [(); 3].map(|()| {
+                let mut stages = stages_of_policy(Side::Both, None, IpOptions::Refuse, policy);
+                stages.dispatchers[0].set_queue(1024, Overflow::Drop);
+                stages
+            });
+            for stages in &mut all {
+                // Teaches the client's MAC address.
+                process(stages, &pool, &[classed(task(0, true), 0, 0)], true);
+            }
+            // Waiting tasks by lane, with their numbers in place of times.
+            let mut queues = [(); LANES].map(|()| std::collections::VecDeque::new());
+            let mut number = 0;
+            for (reports, others) in bursts {
+                let reply = |done: &Completion| {
+                    classed(reply(done.worker, done.left), done.class, done.service_ns)
+                };
+                let others = others.iter().map(|(replies, done)| match replies {
+                    true => reply(done),
+                    false => classed(task(0, true), done.class, 0),
+                });
+                let others: Vec<_> = others.collect();
+                for report in &reports {
+                    let replies: Vec<_> = report.iter().map(reply).collect();
+                    process(&mut all[2], &pool, &replies, true);
+                }
+                // Reports come first: the fast path decides on a task before a later report, and the stages after it.
+                let frames: Vec<_> =
+                    reports.iter().map(|report| completions(report)).chain(others.clone()).collect();
+                let [fast, slow, by_replies] = &mut all;
+                let expected = process(fast, &pool, &frames, true);
+                prop_assert_eq!(&process(slow, &pool, &frames, false), &expected);
+                let expected = &expected[reports.len()..];
+                prop_assert_eq!(process(by_replies, &pool, &others, true), expected);
+                for (frame, (verdict, _)) in others.into_iter().zip(expected) {
+                    if let Verdict::Queue { lane, .. } = verdict {
+                        number += 1;
+                        queues[lane.index()].push_back((1000 * number, frame));
+                    }
+                }
+                let keys = all.each_ref().map(|stages| {
+                    [0, 1, 2, 3, 4, 5, 6, 7, 9].map(|class| {
+                        let dispatcher = &stages.dispatchers[0];
+                        dispatcher.key(dispatcher.lane(Task::new(class)), 0)
+                    })
+                });
+                prop_assert_eq!(keys, [keys[0]; 3]);
+                loop {
+                    let first = all.each_ref().map(|stages| {
+                        let since = |lane: Lane| queues[lane.index()].front().map(|first| first.0);
+                        stages.dispatchers[0].next_lane(Lanes::NONE, since)
+                    });
+                    prop_assert_eq!(first, [first[0]; 3]);
+                    let Some(lane) = first[0] else { break };
+                    let place = QueuePlace { pool: 0, lane, port: 0 };
+                    let frame = &queues[lane.index()][0].1;
+                    let sent = all.each_mut().map(|stages| {
+                        let mut frame = frame.clone();
+                        (stages.offer(place, 1, &mut frame), frame)
+                    });
+                    prop_assert!(sent[0] == sent[1] && sent[0] == sent[2], "{:?}", sent);
+                    if sent[0].0.is_none() {
+                        break;
+                    }
+                    queues[lane.index()].pop_front();
+                }
+            }
+            let count = |stages: &Stages| {
+                let counters = [Counter::Replies, Counter::Completions];
+                let scheduled = stages.counters.read(Counter::Scheduled);
+                (counters.map(|counter| stages.counters.read(counter)).iter().sum::<u64>(), scheduled)
+            };
+            let counts = all.each_ref().map(count);
+            prop_assert_eq!(counts, [counts[0]; 3]);
+        }
+    }
+
+    /// Passes a burst through the fast path or the stages. Returns each packet's verdict and bytes, with no difference
+    /// between waiting tasks that the fast path recognised and others.
+    fn process(
+        stages: &mut Stages,
+        pool: &FramePool,
+        frames: &[Vec<u8>],
+        is_fast: bool,
+    ) -> Vec<(Verdict, Vec<u8>)> {
+        let mut packets: Vec<_> = frames.iter().map(|frame| pool.frame(frame).unwrap()).collect();
+        let mut verdicts = [Verdict::Consumed; BURST];
+        let verdicts = &mut verdicts[..packets.len()];
+        match is_fast {
+            true => stages.process(0, 1, &mut packets, verdicts),
+            false => {
+                stages.learn(0, &packets);
+                stages.process_in_stages(0, 1, &mut packets, verdicts);
+            }
+        }
+        let same = |verdict: &Verdict| match *verdict {
+            Verdict::Queue { pool, lane, .. } => {
+                Verdict::Queue { pool, lane, is_recognised: false }
+            }
+            verdict => verdict,
+        };
+        let packets = packets.iter().map(|packet| packet.bytes().to_vec());
+        verdicts.iter().map(same).zip(packets).collect()
     }
 
     /// Returns true if the machine has AVX2. If not, reports it once. Writes straight to standard error, because the
