@@ -117,6 +117,15 @@ impl<T: Token> Producer<T> {
         self.channel.collect()
     }
 
+    /// Returns the class of a completed task and its service time in nanoseconds, by a number that
+    /// [`Producer::collect`] returned. Valid until the next task is given.
+    #[inline]
+    #[must_use]
+    pub fn measured(&self, number: u64) -> (u16, u32) {
+        let note = self.sender().completion_note(number);
+        ((note >> 32) as u16, note as u32)
+    }
+
     /// Returns the nanoseconds that the worker has worked since the last call.
     #[inline]
     pub fn worked_ns(&mut self) -> u64 {
@@ -191,20 +200,22 @@ impl<T: Token> Consumer<T> {
         self.end.identity()
     }
 
-    /// Takes the next task with its note, if one is available.
+    /// Takes the next task with its note, if one is available. The task taken before must have been completed.
     #[inline]
     pub fn take(&mut self) -> Option<(T, u32)> {
+        debug_assert!(!self.has_task, "one task at a time");
         let (word, note) = self.end.receiver().receive_word()?;
         self.has_task = true;
         // SAFETY: only `Producer::give`, of the same type, writes the slots, and a number is received once.
         Some((unsafe { T::from_word(word) }, note))
     }
 
-    /// Completes all tasks taken so far, after `worked_ns` more nanoseconds of work.
+    /// Completes the task taken, of this class, after `worked_ns` nanoseconds of work.
     #[inline]
-    pub fn complete(&mut self, worked_ns: u64) {
+    pub fn complete(&mut self, class: u16, worked_ns: u64) {
         self.has_task = false;
-        self.end.receiver().complete(worked_ns);
+        let note = u64::from(class) << 32 | worked_ns.min(u64::from(u32::MAX));
+        self.end.receiver().complete_noted(note, worked_ns);
     }
 
     /// Returns the number of tasks given and not taken.
@@ -235,11 +246,11 @@ impl<T: Token> Consumer<T> {
 }
 
 impl<T: Token> Drop for Consumer<T> {
-    /// Completes the tasks that were taken, so that the dispatcher takes back only untaken ones.
+    /// Completes a task that was taken, so that the dispatcher takes back only untaken ones.
     fn drop(&mut self) {
         self.panicked.store(std::thread::panicking(), Relaxed);
         if self.has_task {
-            self.end.receiver().complete(0);
+            self.complete(0, 0);
         }
         // The worker's end is dropped next, which leaves the channel.
     }
@@ -267,12 +278,13 @@ mod tests {
         for task in 0..4 {
             assert_eq!(consumer.take(), Some((Box::new(task), 10 + task)));
             assert_eq!(consumer.waiting(), 3 - task as usize);
-            consumer.complete(5);
+            consumer.complete(10 + task as u16, 5 + u64::from(task));
         }
         assert_eq!(
             (consumer.take(), producer.collect(), producer.worked_ns()),
-            (None, Ok(0..4), 20)
+            (None, Ok(0..4), 26)
         );
+        assert_eq!([0, 3].map(|number| producer.measured(number)), [(10, 5), (13, 8)]);
     }
 
     #[test]
@@ -336,7 +348,7 @@ mod tests {
                     Some((task, note)) => {
                         assert_eq!((*task, note), (next, !next));
                         next += 1;
-                        consumer.complete(1);
+                        consumer.complete(next as u16, 1);
                     }
                     None => std::thread::yield_now(),
                 }

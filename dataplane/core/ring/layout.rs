@@ -11,7 +11,7 @@
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked, start of list, quanta | worker; dispatcher on a grant |
 //! | per channel: slots | two u64 per slot: one of number and length, one of position and class | dispatcher |
-//! | per channel: completed | u64 per slot: slots of tasks completed in any order | worker |
+//! | per channel: completed | u64 per slot: slots of tasks completed in any order; threads: class and time | worker |
 //! | per channel: area | per slot: ids, bytes of the task; number, length, time, bytes of the reply | both in turn |
 //! | watch | u64: see [`super::watch`] | dispatcher, observers |
 //!

@@ -183,8 +183,8 @@ pub struct ChannelWords<S> {
     pub credit: S,
     /// Written by the dispatcher; two words per slot, a power of two of slots.
     pub slots: S,
-    /// Written by the worker; one word per slot: slots of completed tasks, by the count of completed tasks modulo the
-    /// number of slots.
+    /// Written by the worker; one word per slot: slots of completed tasks, or notes about them from a thread
+    /// ([`Receiver::complete_noted`]), by the count of completed tasks modulo the number of slots.
     pub completed: S,
 }
 
@@ -392,6 +392,15 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         }
         self.done = found;
         Ok(completed)
+    }
+
+    /// Returns the worker's note about a completed task, by the count of its completion. Valid until the next task is
+    /// given, for a worker that notes its completions.
+    #[inline]
+    #[must_use]
+    pub fn completion_note(&self, count: u64) -> u64 {
+        // The Acquire load in `collect` makes the notes of completed tasks visible.
+        self.words.completed[count as usize & (self.slots() - 1)].load(Relaxed)
     }
 
     /// Returns the nanoseconds worked since the last call, as reported by the worker.
@@ -631,6 +640,15 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
     #[inline]
     pub fn complete(&self, worked_ns: u64) {
         self.publish(self.next.get(), worked_ns);
+    }
+
+    /// Completes the only task taken and not completed, after `worked_ns` more work, with a note for the dispatcher
+    /// ([`Sender::completion_note`]). For workers that do not list their completions.
+    #[inline]
+    pub fn complete_noted(&self, note: u64, worked_ns: u64) {
+        let number = self.next.get().wrapping_sub(1);
+        self.words.completed[self.slot(number)].store(note, Relaxed);
+        self.complete(worked_ns);
     }
 
     /// Publishes the count of completed tasks and the time worked.

@@ -200,6 +200,45 @@ fn task_has_ids_and_reply_has_service_time() {
     threads.assert_balanced();
 }
 
+/// Tasks of class 4 take a millisecond, and those without a class almost no time. The dispatcher always sees the
+/// completions of one of each at once.
+// promise: scheduling.3
+#[test]
+fn short_task_overtakes_a_long_one_at_threads() {
+    let mut threads = Threads::new("jbsq(k=2, boost=1)", 1, 16, Overflow::Drop);
+    let send = |threads: &mut Threads, extended: bool, seq| {
+        // The fixture's extension has class 4.
+        let header = Header { extended, src: 77, ..Header::new_task(POOL, seq) };
+        threads.rig.send(&frame(&header, &[]));
+    };
+    // Answers the worker's tasks, and returns their classes.
+    let answer = |threads: &mut Threads| {
+        let mut classes = Vec::new();
+        let worker = threads.workers[0].as_mut().unwrap();
+        while worker.poll(&mut |request, _| {
+            classes.push(request.ids.class);
+            if request.ids.class == 4 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Some(0)
+        }) {}
+        while threads.sent(0).is_some() {}
+        threads.rig.after(1);
+        classes
+    };
+    for seq in 0..100 {
+        send(&mut threads, true, seq);
+        send(&mut threads, false, seq);
+        assert_eq!(answer(&mut threads), [4, 0]);
+    }
+    for (extended, seq) in [(true, 200), (true, 201), (true, 202), (true, 203), (false, 204)] {
+        send(&mut threads, extended, seq);
+    }
+    let order = [(); 3].map(|()| answer(&mut threads));
+    assert_eq!(order, [vec![4, 4], vec![0, 4], vec![4]]);
+    threads.assert_balanced();
+}
+
 // promise: agent.1
 #[test]
 fn queue_lengths_are_exact_at_the_answer() {

@@ -245,6 +245,38 @@ fn stop_request_overtakes_no_task() {
     });
 }
 
+/// The dispatcher reads the worker's note about each completed task, also in a slot that had another note.
+// promise: agent.1
+#[test]
+fn notes_of_completions_are_visible_with_credits() {
+    const TASKS: u64 = 3; // one more than slots
+    loom::model(|| {
+        let words = words(2);
+        let mut sender = Sender::new(words.clone());
+        let receiver = Receiver::claim(words, 1, 0);
+        sender.grant(sender.claim());
+        receiver.start();
+        let worker = thread::spawn(move || {
+            for number in 0..TASKS {
+                wait(|| receiver.receive());
+                receiver.complete_noted(300 + number, 1);
+            }
+        });
+        let (mut given, mut completed) = (0, 0);
+        wait(|| {
+            for count in sender.collect().expect("a worker without fault") {
+                assert_eq!((count, sender.completion_note(count)), (completed, 300 + completed));
+                completed += 1;
+            }
+            while given < TASKS && sender.send(task(given)) {
+                given += 1;
+            }
+            (completed == TASKS).then_some(())
+        });
+        worker.join().expect("the worker");
+    });
+}
+
 /// The dispatcher reads the slots of tasks that were completed in reverse order, with their bytes.
 // promise: agent.1
 #[test]

@@ -1,6 +1,6 @@
 //! Worker as a thread of the agent's process with its own transmit queue. It takes a task's packet, turns it
 //! into its reply in place, and sends it. The dispatcher never sees the reply: it reads the number of completed
-//! tasks and the time worked.
+//! tasks and the time worked, and under a policy with rules for classes the class and time of each task.
 //!
 //! Each reply is sent immediately, because the next task's duration is unknown and the reply must not wait
 //! for it.
@@ -130,17 +130,16 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
             // Impossible: its bytes have not changed since the agent parsed them. Counted, so that the ledger is
             // exact in any case.
             self.out.counters.drop(DropReason::BadReply, 1);
-            self.consumer.complete(0);
+            self.consumer.complete(0, 0);
             return true;
         };
-        let start = Instant::now();
-        let answer_len =
-            serve(&Request { ids: task.ids(), payload: task.payload() }, &mut self.answer);
+        let (ids, start) = (task.ids(), Instant::now());
+        let answer_len = serve(&Request { ids, payload: task.payload() }, &mut self.answer);
         let worked_ns = start.elapsed().as_nanos() as u64;
         if let Some(task) = self.current.take() {
             self.end(task, answer_len, worked_ns.min(u64::from(u32::MAX)) as u32);
         }
-        self.consumer.complete(worked_ns);
+        self.consumer.complete(ids.class, worked_ns);
         true
     }
 

@@ -443,12 +443,17 @@ impl<T: Work> WorkerSet<T> {
         let (channel, held) = match &mut entry.link {
             WorkerLink::Copied { channel, held } => (channel, held),
             WorkerLink::Handed(producer) => {
-                // A thread publishes only the sum of its service times, so each task gets the mean.
-                let service_ns = producer.worked_ns() / count as u64;
-                let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
+                // The notes of single tasks are in another cache line than their number and sum of service times. Only
+                // a policy with rules for classes needs them; otherwise each task gets the mean.
+                let mean_ns = producer.worked_ns() / count as u64;
+                let mean_ns = mean_ns.min(u64::from(u32::MAX)) as u32;
+                let has_classes = self.dispatcher.has_classes();
                 self.ended += count as u64;
-                for _ in counts {
-                    self.dispatcher.reply(&Report::new(member, load, service_ns));
+                for number in counts {
+                    let (class, service_ns) =
+                        if has_classes { producer.measured(number) } else { (0, mean_ns) };
+                    let report = Report::new(member, load, service_ns).with_class(class);
+                    self.dispatcher.reply(&report);
                 }
                 // Also checks here, between ticks, so that a departed worker gets no more tasks.
                 match producer.is_left() {
