@@ -744,7 +744,7 @@ fn pick(picker: &mut Picker, now: u64, ids: std::ops::Range<u64>) -> Vec<Choice>
 
 /// Returns a worker's report of an answered task, with the number of tasks that it has left.
 fn done(worker: u16, queue: u16) -> WorkerReport {
-    WorkerReport { worker, queue, service_ns: 0, answers: true }
+    WorkerReport { worker, queue, service_ns: 0, class: 0, answers: true }
 }
 
 // promise: library.2
@@ -780,6 +780,39 @@ fn reported_tasks_wait_in_order() {
     assert_eq!((read(Counter::Refused), read(Counter::WrittenOff)), (1, 1));
     assert_eq!(totals.count(DropReason::UnknownWorker), 1);
     assert!(totals.balances());
+}
+
+// promise: library.2, scheduling.3
+#[test]
+fn reported_short_class_overtakes_a_long_one() {
+    let mut scheduler = portless_config("jbsq(k=1, boost=1)", "queue = 3");
+    let mut picker = scheduler.picker(0).unwrap();
+    // Tasks of class 2 take 1 ms, and those of class 1 take 10 us.
+    let report = |worker, class| {
+        let service_ns = if class == 2 { 1_000_000 } else { 10_000 };
+        WorkerReport { class, service_ns, ..done(worker, 0) }
+    };
+    let pick = |picker: &mut Picker, id, class| {
+        let mut choices = [Choice::Refused];
+        picker.pick(POOL, id, &[TaskDescription { id, class }], &mut choices).unwrap();
+        choices[0]
+    };
+    for id in 0..200 {
+        let class = 1 + id as u16 % 2;
+        let Choice::Worker { worker, .. } = pick(&mut picker, id, class) else { panic!("{id}") };
+        assert_eq!(picker.report(&[report(worker, class)]), 1);
+    }
+    for (id, class) in [(200, 2), (201, 2)] {
+        assert!(matches!(pick(&mut picker, id, class), Choice::Worker { .. }));
+    }
+    for (id, class) in [(202, 2), (203, 2), (204, 1)] {
+        assert_eq!(pick(&mut picker, id, class), Choice::Held);
+    }
+    let order = [10, 11, 10].map(|worker| {
+        assert_eq!(picker.report(&[report(worker, 2)]), 1);
+        picker.release(205).map(|released| released.id)
+    });
+    assert_eq!(order, [204, 202, 203].map(Some));
 }
 
 // promise: library.2

@@ -123,10 +123,10 @@ pub unsafe extern "C" fn wedjat_report(
         // SAFETY: not null and aligned; the caller vouches for the length.
         let reports = unsafe { std::slice::from_raw_parts(reports, count as usize) };
         let mut accepted = 0;
-        for &Report { worker, queue, service_ns, flags, .. } in reports {
+        for &Report { worker, queue, service_ns, flags, task_class: class, .. } in reports {
             let answers = flags & WEDJAT_REPORT_ANSWER != 0;
-            accepted +=
-                picker.report(&[embed::WorkerReport { worker, queue, service_ns, answers }]);
+            let report = embed::WorkerReport { worker, queue, service_ns, class, answers };
+            accepted += picker.report(&[report]);
         }
         Ok(accepted as i32)
     })

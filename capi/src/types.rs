@@ -181,8 +181,10 @@ pub struct Report {
     pub service_ns: u32,
     /// WEDJAT_REPORT_... or 0.
     pub flags: u32,
+    /// Task type of the answered task; 0 if unknown.
+    pub task_class: u16,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: u16,
 }
 
 /// State of a worker.
@@ -466,6 +468,7 @@ mod tests {
         assert_eq!(size_of::<[u32; 3]>(), size_of::<Verdict>());
         assert_eq!((size_of::<Description>(), size_of::<Choice>()), (16, 8));
         assert_eq!((size_of::<ReleasedTask>(), size_of::<Report>()), (16, 16));
+        assert_eq!((offset_of!(Report, flags), offset_of!(Report, task_class)), (8, 12));
         assert_eq!((size_of::<WorkerState>(), offset_of!(WorkerState, outstanding)), (48, 16));
         let presence =
             [MemberPresence::Configured, MemberPresence::Registered, MemberPresence::Silent];

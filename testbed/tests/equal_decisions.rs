@@ -311,7 +311,8 @@ fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
                 }
                 let queue = (report.load.0 >> 16) as u16;
                 let (worker, service_ns) = (FIRST + report.member.0, report.service_ns);
-                let reported = WorkerReport { worker, queue, service_ns, answers };
+                let class = report.class;
+                let reported = WorkerReport { worker, queue, service_ns, class, answers };
                 assert_eq!(picker.report(&[reported]), 1);
             }
         }

@@ -30,6 +30,8 @@ pub struct WorkerReport {
     pub queue: u16,
     /// Service time of the answered task in nanoseconds; 0 for unknown.
     pub service_ns: u32,
+    /// Class of the answered task; 0 for unknown.
+    pub class: u16,
     /// True if the report answers a task. Otherwise it is a sign of life with the current queue.
     pub answers: bool,
 }
@@ -176,10 +178,10 @@ impl Picker {
     /// accepted reports. Reports of unknown workers count as dropped.
     pub fn report(&mut self, reports: &[WorkerReport]) -> usize {
         let mut accepted = 0;
-        for &WorkerReport { worker, queue, service_ns, answers } in reports {
+        for &WorkerReport { worker, queue, service_ns, class, answers } in reports {
             let (stages, load) = (&mut self.node.stages, Load::tasks(queue));
             let result = match answers {
-                true => stages.take_report(worker, load, service_ns),
+                true => stages.take_report(worker, load, (class, service_ns)),
                 false => stages.take_keep_alive(worker, load),
             };
             accepted += usize::from(result.is_ok());

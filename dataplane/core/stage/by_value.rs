@@ -80,14 +80,20 @@ impl Stages {
         Some(verdict)
     }
 
-    /// Applies a worker's report: it completed a task in `service_ns` (0 if unknown), and has `load` left.
+    /// Applies a worker's report: it completed a task of this class (0 if unknown) in `service_ns` (0 if unknown), and
+    /// has `load` left.
     ///
     /// # Errors
     /// If there is no such worker; this is counted.
-    pub fn take_report(&mut self, id: u16, load: Load, service_ns: u32) -> Result<(), DropReason> {
+    pub fn take_report(
+        &mut self,
+        id: u16,
+        load: Load,
+        (class, service_ns): (u16, u32),
+    ) -> Result<(), DropReason> {
         self.received += 1;
         let worker = self.reported_worker(id)?;
-        let report = Report::new(worker.member, load, service_ns);
+        let report = Report::new(worker.member, load, service_ns).with_class(class);
         classify::apply_reports(self, usize::from(worker.pool), &mut [report]);
         self.counters.add(Counter::Replies, 1);
         self.freed = true; // a worker may have room for a waiting task
