@@ -76,6 +76,9 @@ pub(super) struct Conditions {
     /// Number of other dispatchers whose tasks only the members' reports show. 0 if all cores exchange their counts, as
     /// on a node; only simulators have independent dispatchers.
     unshared_dispatchers: usize,
+    /// Tasks minus replies of this core at each member when that was last idle. Not 0 if another core has written off
+    /// tasks of this one, or the reverse.
+    idle_counts: Vec<i32>,
 }
 
 /// Work in the reports of a run of replies. A separate value, so that it stays in registers.
@@ -110,6 +113,7 @@ impl Conditions {
         self.unshared_dispatchers =
             if view.pool_exchange().is_some() { 0 } else { caller.core.count - 1 };
         self.remote.resize(view.members(), 0);
+        self.idle_counts.resize(view.members(), 0);
     }
 
     /// Records a run of picks, which the caller has counted as sent. Marks the last task if no task is marked.
@@ -122,7 +126,8 @@ impl Conditions {
             Some(last) => {
                 if self.mark.is_none() {
                     // The last task of the run is the latest at its member.
-                    let ahead = view.of(last.member).own_outstanding() - 1;
+                    let idle_count = self.idle_counts[last.member.index()];
+                    let ahead = view.of(last.member).own_outstanding() - idle_count - 1;
                     self.mark = Some(Mark { member: last.member, ahead, sent_ns: now_ns });
                 }
                 self.picked += picks.len() as u32;
@@ -161,6 +166,17 @@ impl Conditions {
         let remote = view.outstanding(member).saturating_sub(own);
         let before = std::mem::replace(&mut self.remote[member.index()], remote);
         self.remote_arrivals += remote.saturating_sub(before);
+    }
+
+    /// Returns true if this core has received a member's replies to tasks of other cores. Then its count of the member's
+    /// tasks is lower than while the member was idle.
+    pub(super) fn receives_strays(&mut self, member: Member, view: &View) -> bool {
+        let (own, idle) =
+            (view.of(member).own_outstanding(), &mut self.idle_counts[member.index()]);
+        if view.outstanding(member) == 0 {
+            *idle = own;
+        }
+        own < *idle
     }
 
     /// Returns the member of the marked task.

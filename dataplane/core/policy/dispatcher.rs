@@ -676,13 +676,23 @@ impl Dispatcher {
         pool_exchange.note_oldest(keys.min().unwrap_or(default_ns));
     }
 
-    /// Returns true if tasks wait here and a member has a place that any core may take. The caller then offers the
-    /// first waiting task again.
+    /// Returns true if tasks wait here and another core may have made room for them. The caller then offers the first
+    /// waiting task again.
     #[inline]
     #[must_use]
     pub fn may_release(&self) -> bool {
         let pool_exchange = self.view.pool_exchange().filter(|_| self.backlog.waiting > 0);
-        pool_exchange.is_some_and(|pool_exchange| pool_exchange.has_tokens())
+        pool_exchange.is_some_and(|pool_exchange| match &self.policy {
+            AnyPolicy::Eft(eft) => eft.may_release(self.backlog.waiting, &self.view),
+            _ => pool_exchange.has_tokens(),
+        })
+    }
+
+    /// Returns true if tasks wait on this core or a remote one, and the policy needs their number.
+    #[inline]
+    pub(crate) fn has_shared_backlog(&self) -> bool {
+        let shared = self.view.pool_exchange().filter(|shared| shared.publishes().backlog);
+        shared.is_some_and(|shared| self.backlog.waiting > 0 || shared.remote_backlog().tasks > 0)
     }
 
     /// Sets the bound of the queue and the treatment of excess tasks. Tasks that wait already stay.
@@ -867,7 +877,9 @@ where
     D: AsMut<Dispatcher>,
 {
     for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
-        dispatcher.as_mut().view.publish(pool, &mut exchange.sender, keeps_up);
+        let Dispatcher { view, backlog, .. } = dispatcher.as_mut();
+        view.exchange_backlog(backlog.waiting);
+        view.publish(pool, &mut exchange.sender, keeps_up);
     }
     exchange.sender.publish();
     while let Some(update) = exchange.receive() {

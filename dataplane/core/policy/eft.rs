@@ -7,9 +7,12 @@
 //! table for each rate has e(q). [`SpeedRanks`] orders the members by time.
 //!
 //! - A single core, and cores that exchange counts: the member with the least time, at random among equal ones.
-//! - A single core also *holds* tasks, if the round trip is short. A member with k tasks is full. The bound k is the
-//!   least one that leaves the member most of its idle time. A task waits if all members are full. It also waits if the
-//!   full members would end it sooner than the best member with room, even with all waiting tasks in their queues.
+//! - Both also *hold* tasks, if the round trip is short. A member with k tasks is full. The bound k is the least one that
+//!   leaves the member most of its idle time. A task waits if all members are full. It also waits if the full members
+//!   would end it sooner than the best member with room, even with all waiting tasks in their queues.
+//! - Cores of a leaf publish their numbers of waiting tasks, and all use one bound. The core with the longest wait goes
+//!   first ([`super::courtesy`]). If replies reach other cores than their tasks, round trips are wrong, and bounds from
+//!   them could keep members idle. Then no core holds tasks.
 //! - Independent dispatchers: others have A tasks that no report shows yet. The policy assumes that these fill the
 //!   queues to a common level, and draws a member with the probability that produces this level.
 //!
@@ -25,6 +28,7 @@ use rand::Rng as _;
 
 use super::classes::LONG_MOST;
 use super::conditions::{Conditions, RunWork};
+use super::courtesy::Courtesy;
 use super::measured::MemberStatistics;
 use super::silence::SilenceChecks;
 use super::spec::{BOOST, RESERVE, SLO};
@@ -32,17 +36,18 @@ use super::structure::{Level, Rank, SpeedRanks, UNBOUNDED};
 use super::{
     AnyPolicy, Caller, ClassRules, Entry, Pick, Picks, Policy, ReserveUse, Rng, Runs, Task,
 };
-use crate::state::{Member, MemberStates, Parts, Report, View};
+use crate::state::{Member, MemberStates, Parts, PoolExchange, PublishedState, Report, View};
 
 /// `eft`.
 pub const ENTRY: Entry = Entry {
     by_rate: true,
     runs: Runs::LeafHolding,
     parameters: &[BOOST, RESERVE, SLO],
+    publishes: PublishedState::COUNTS.with_backlog(),
     classes: ClassRules::from_values,
     ..Entry::new(
         "eft",
-        "the earliest finish time by measured delay and load; on one core tasks wait while all members are full",
+        "the earliest finish time by measured delay and load; with a short delay tasks wait while all members are full",
         "wedjat, after SED, SCD (SIGMETRICS 2021) and R2P2 (ATC 2019)",
         |v| AnyPolicy::from(Eft::new(v[1] as usize)),
     )
@@ -55,6 +60,8 @@ const HALF: f64 = 0.35;
 const HELD_TRIPS: f64 = 0.5;
 /// Fraction of their idle time that a sufficient bound leaves to members.
 const IDLE_SHARE_LEAST: f64 = 0.97;
+/// Number of checks for lost tasks, at most 1 ms apart, for which several cores hold no tasks after a stray reply.
+const STRAY_CHECKS: u32 = 1000;
 /// Largest load for which bounds are computed.
 const LOAD_MOST: f64 = 0.99;
 /// Load before the first measurement.
@@ -93,19 +100,34 @@ struct TableConditions {
     load: f64,
     /// True if replies carry no service times. Then no member has a bound.
     is_untimed: bool,
+    /// Bound of all members, which the cores have agreed on; `None` on a single core.
+    common_bound: Option<u16>,
 }
 
 impl TableConditions {
+    /// Conditions before the first measurement.
+    const START: Self =
+        Self { trips: None, load: LOAD_START, is_untimed: false, common_bound: None };
+
     /// Returns true if the tables for `self` suffice for `now`.
     fn suffices(self, now: Self) -> bool {
-        let is_near = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
-        let trips = match (self.trips, now.trips) {
+        is_near(1.0 - self.load, 1.0 - now.load, SPARE_CHANGE)
+            && self.is_trip_near(now)
+            && (self.is_untimed, self.common_bound) == (now.is_untimed, now.common_bound)
+    }
+
+    /// Returns true if the round trips differ little.
+    fn is_trip_near(self, now: Self) -> bool {
+        match (self.trips, now.trips) {
             (Some(a), Some(b)) => is_near(a, b, TRIPS_CHANGE),
             (a, b) => a == b,
-        };
-        let spare = is_near(1.0 - self.load, 1.0 - now.load, SPARE_CHANGE);
-        trips && spare && self.is_untimed == now.is_untimed
+        }
     }
+}
+
+/// Returns true if two values differ by at most this share of the larger one.
+fn is_near(a: f64, b: f64, share: f64) -> bool {
+    (a - b).abs() <= share * a.max(b)
 }
 
 /// Service time of one member, by its replies.
@@ -190,8 +212,15 @@ pub struct Eft {
     ranks: SpeedRanks,
     /// Measurements of work, round trip and arrivals.
     conditions: Box<Conditions>,
-    /// True if tasks may wait: this is the only core.
+    /// True if tasks may wait: this is the only core, or the cores exchange their counts.
     holds: bool,
+    /// Order of waiting tasks between cores.
+    courtesy: Courtesy,
+    /// Number of checks for lost tasks during which other cores' replies may come to this core, so that its round trips are
+    /// wrong.
+    stray_checks: u32,
+    /// Rate of the fastest active member.
+    fastest: f64,
     /// Number of members that long classes may not take.
     reserve: usize,
     /// Conditions for which the current tables were computed.
@@ -223,8 +252,11 @@ impl Eft {
             ranks: SpeedRanks::new(HALF),
             conditions: Box::default(),
             holds: false,
+            courtesy: Courtesy::default(),
+            stray_checks: 0,
+            fastest: 1.0,
             reserve,
-            computed_for: TableConditions { trips: None, load: LOAD_START, is_untimed: false },
+            computed_for: TableConditions::START,
             learned: LearnedRates::default(),
             rates: 0.0,
             backlog_times: 0.0,
@@ -243,29 +275,66 @@ impl Eft {
         self.ranks.bound()
     }
 
+    /// Returns true if a task that waits on this core may find a member now. `waiting` is the number of such tasks.
+    #[must_use]
+    pub fn may_release(&self, waiting: usize, view: &View) -> bool {
+        let all = (waiting + view.remote_backlog().tasks) as f64;
+        // With reserved members, the order shows only those for the class of the last decision.
+        self.reserve > 0
+            || self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, all)
+    }
+
     /// Returns the conditions for which tables should be computed now, from the measurements in the field of this
-    /// name. `active` is the number of active members.
-    fn conditions(&self, active: usize) -> TableConditions {
-        let load = match self.conditions.is_backlogged(active) {
+    /// name.
+    fn conditions(&self, view: &View) -> TableConditions {
+        let load = match self.conditions.is_backlogged(view.active().len()) {
             // Bounds must never keep members idle while many tasks wait.
             true => LOAD_MOST,
             false => self.conditions.own_utilization(self.rates).unwrap_or(LOAD_START),
         };
-        TableConditions {
+        let conditions = TableConditions {
             trips: self.conditions.trip_in_services(),
             load: load.clamp(0.0, LOAD_MOST),
             is_untimed: self.conditions.is_untimed(),
+            common_bound: None,
+        };
+        match view.pool_exchange() {
+            Some(shared) => self.shared_conditions(conditions, shared),
+            None => conditions,
         }
+    }
+
+    /// Returns the conditions on one of several cores: with a bound that all cores and members have. A core with a lower
+    /// bound than others would find all members full, and its tasks would wait for them too long. The bound suffices for
+    /// the fastest members and the largest load, because a core knows only its own arrivals.
+    fn shared_conditions(&self, own: TableConditions, shared: &PoolExchange) -> TableConditions {
+        let own = TableConditions { load: LOAD_MOST, ..own };
+        let trips =
+            if self.computed_for.is_trip_near(own) { self.computed_for.trips } else { own.trips };
+        let own_bound = match trips {
+            _ if self.stray_checks > 0 || own.is_untimed => Some(UNBOUNDED),
+            Some(trips) if trips > HELD_TRIPS => Some(UNBOUNDED),
+            trips => trips.map(|trips| bound(trips * self.fastest, LOAD_MOST)),
+        };
+        // A published bound above the largest one means that there is none.
+        let common = shared.bound(own_bound.map(|bound| bound.min(BOUND_MOST + 1).into()));
+        let common = common.map_or(BOUND_START, |bound| bound as u16);
+        let common_bound = Some(if common > BOUND_MOST { UNBOUNDED } else { common });
+        TableConditions { common_bound, ..own }
     }
 
     /// Computes the table and the bound of each rate for the conditions in `computed_for`. Members have no bound if
     /// the policy holds no tasks, or without service times, or with a long round trip.
     #[cold]
     fn set_tables(&mut self) {
-        let (TableConditions { trips, load, is_untimed }, holds) = (self.computed_for, self.holds);
+        let TableConditions { trips, load, is_untimed, common_bound } = self.computed_for;
+        let holds = self.holds;
         self.ranks.set_tables(|rate, table| {
             let trips_of_rate = trips.map(|trips| trips * rate);
             fill(table, trips_of_rate.unwrap_or(0.0));
+            if let Some(bound) = common_bound {
+                return bound;
+            }
             match trips_of_rate {
                 _ if !holds || is_untimed => UNBOUNDED,
                 Some(_) if trips > Some(HELD_TRIPS) => UNBOUNDED,
@@ -419,16 +488,17 @@ impl Eft {
         let all = (0..view.members() as u16).map(Member);
         self.inverse_rates.clear();
         self.inverse_rates.extend(all.map(|member| self.ranks.speed(member).recip()));
-        self.rates = view.active().iter().map(|&member| self.ranks.speed(member)).sum();
+        let rates = || view.active().iter().map(|&member| self.ranks.speed(member));
+        (self.rates, self.fastest) = (rates().sum(), rates().fold(0.0, f64::max));
         self.backlog_times = (LONG_MOST as f64 + HALF) * view.active().len() as f64;
-        self.computed_for = self.conditions(view.active().len());
+        self.computed_for = self.conditions(view);
         self.set_tables();
     }
 
     /// Adapts the tables to changed conditions, and the order to learned rates. Cheap if neither changed.
     #[inline]
     fn review(&mut self, view: &View) {
-        let now = self.conditions(view.active().len());
+        let now = self.conditions(view);
         if !self.computed_for.suffices(now) {
             self.computed_for = now;
             self.set_tables();
@@ -458,8 +528,11 @@ impl Eft {
         let denials = self.ranks.bound().unwrap_or(BOUND_MOST.into());
         let limits = |silence: &SilenceChecks| silence.limits(measured, denials);
         let Some(limits) = self.silence.due(now_ns, limits) else { return };
+        let is_shared = view.pool_exchange().is_some();
+        let mut has_strays = false;
         for index in 0..view.active().len() {
             let member = view.active()[index];
+            has_strays |= is_shared && self.conditions.receives_strays(member, view);
             let touched_ns = &mut self.touched_ns[member.index()];
             let lost = limits.is_some_and(|limits| {
                 self.silence.check(member, limits, view, |is_quiet| {
@@ -471,6 +544,13 @@ impl Eft {
                 self.conditions.forget(member);
                 self.ranks.set(member, view.outstanding(member));
             }
+        }
+        if is_shared {
+            self.stray_checks = match has_strays {
+                true => STRAY_CHECKS,
+                false => self.stray_checks.saturating_sub(1),
+            };
+            self.review(view); // another core may have changed the bound
         }
     }
 }
@@ -515,8 +595,16 @@ impl Policy for Eft {
         if unseen >= UNSEEN_LEAST {
             self.pick_levels(picks, unseen, view, &mut local);
         } else if self.holds {
-            let waiting = view.waiting() as f64;
-            Self::pick_some::<true>(&mut self.ranks, picks, waiting, states, &mut local);
+            let (own, remote) = (view.waiting(), view.remote_backlog());
+            match view.pool_exchange() {
+                Some(shared) if !self.courtesy.is_first(shared, remote.oldest, view.now_ns()) => {
+                    picks.fill(None);
+                }
+                _ => {
+                    let waiting = (own + remote.tasks) as f64;
+                    Self::pick_some::<true>(&mut self.ranks, picks, waiting, states, &mut local);
+                }
+            }
         } else {
             Self::pick_some::<false>(&mut self.ranks, picks, 0.0, states, &mut local);
         }
@@ -575,7 +663,7 @@ impl Policy for Eft {
 
     /// Adopts the caller's properties, and orders the members anew with their current tasks.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.holds = caller.core.count == 1;
+        self.holds = caller.core.count == 1 || view.pool_exchange().is_some();
         self.silence.on_members(caller, view);
         self.touched_ns.resize(view.members(), view.now_ns());
         self.conditions.on_members(caller, view);
@@ -597,8 +685,8 @@ impl Policy for Eft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Core, Dispatcher, Lane};
-    use crate::state::Load;
+    use crate::policy::{Core, Dispatcher, Lane, exchange};
+    use crate::state::{Exchange, Load};
     use rand::SeedableRng as _;
 
     #[test]
@@ -768,5 +856,123 @@ mod tests {
         }
         // Two unreported tasks cannot reach the level of nine tasks.
         assert!(counts[0].abs_diff(500) < 100 && counts[2..] == [0, 0], "{counts:?}");
+    }
+
+    /// Cores of one leaf, with a pool whose second member is ten times as fast as the first.
+    struct Cores {
+        dispatchers: Vec<Dispatcher>,
+        exchanges: Vec<Exchange>,
+    }
+
+    impl Cores {
+        /// Creates two cores, both of which have measured tasks of 100 us at rate 1 and no round trip. The time is 2 ms.
+        fn measured() -> Self {
+            let (views, exchanges) = View::of_cores(2, 2);
+            let core = |(index, view)| {
+                let core = Core { index, count: 2 };
+                let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, core, 7);
+                dispatcher.set_rates(&[1.0, 10.0]);
+                dispatcher
+            };
+            let dispatchers = views.into_iter().enumerate().map(core).collect();
+            let mut cores = Self { dispatchers, exchanges };
+            for round in 0..100 {
+                let core = round as usize % 2;
+                cores.tick(20_000 * round);
+                assert_eq!(cores.members(core, 1), [Some(1)]);
+                cores.tick(20_000 * round + 10_000);
+                reply(&mut cores.dispatchers[core], 1, 10_000);
+            }
+            cores.tick(2_000_000);
+            cores
+        }
+
+        /// Advances the time of all cores, after they have exchanged their changes.
+        fn tick(&mut self, now_ns: u64) {
+            for _ in 0..2 {
+                let cores = self.exchanges.iter_mut().zip(self.dispatchers.chunks_mut(1));
+                cores.for_each(|(own, dispatchers)| exchange(own, dispatchers, true));
+            }
+            self.dispatchers.iter_mut().for_each(|core| core.tick(now_ns));
+        }
+
+        /// Schedules tasks on a core. Returns the index of the member that each goes to.
+        fn members(&mut self, core: usize, tasks: usize) -> Vec<Option<u16>> {
+            members(&mut self.dispatchers[core], tasks)
+        }
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn cores_of_a_leaf_hold_in_order() {
+        let mut cores = Cores::measured();
+        assert_eq!(cores.dispatchers[1].beliefs().bound, Some(1));
+        assert_eq!(cores.members(0, 1), [Some(1)]);
+        cores.tick(2_001_000);
+        // The full fast member ends another task of either core sooner than the slow member.
+        for (core, now_ns) in [(1, 2_002_000), (0, 2_003_000)] {
+            assert_eq!(cores.members(core, 1), [None]);
+            cores.dispatchers[core].join(Lane::FIRST).unwrap();
+            cores.tick(now_ns);
+        }
+        assert!(cores.dispatchers.iter().all(|core| !core.may_release()));
+        reply(&mut cores.dispatchers[0], 1, 10_000);
+        cores.tick(2_004_000);
+        // The task of the second core has waited longer.
+        assert!(cores.dispatchers.iter().all(Dispatcher::may_release));
+        assert_eq!(cores.members(0, 1), [None]);
+        assert_eq!(cores.members(1, 1), [Some(1)]);
+        cores.dispatchers[1].leave(Lane::FIRST);
+        cores.tick(2_005_000);
+        assert!(!cores.dispatchers[0].may_release());
+        // The second core's reply makes room for the first core's task.
+        reply(&mut cores.dispatchers[1], 1, 10_000);
+        cores.tick(2_006_000);
+        assert!(cores.dispatchers[0].may_release());
+        assert_eq!(cores.members(0, 1), [Some(1)]);
+    }
+
+    #[test]
+    fn waiting_tasks_of_all_cores_count() {
+        let mut cores = Cores::measured();
+        assert_eq!(cores.members(0, 1), [Some(1)]);
+        cores.tick(2_001_000);
+        for core in [0, 1, 1] {
+            cores.dispatchers[core].join(Lane::FIRST).unwrap();
+        }
+        cores.tick(2_002_000);
+        // With three waiting tasks, the fast member would end the first task later than the slow one.
+        assert!(cores.dispatchers.iter().all(Dispatcher::may_release));
+        assert_eq!(cores.members(0, 1), [Some(0)]);
+        cores.dispatchers[0].leave(Lane::FIRST);
+        cores.tick(2_003_000);
+        assert_eq!(cores.dispatchers[0].view().remote_backlog().tasks, 2);
+        assert_eq!(cores.dispatchers[1].view().remote_backlog().tasks, 0);
+    }
+
+    #[test]
+    fn stalled_core_blocks_no_other_core() {
+        let mut cores = Cores::measured();
+        cores.dispatchers[1].join(Lane::FIRST).unwrap();
+        cores.tick(2_001_000);
+        assert_eq!(cores.members(0, 1), [None]);
+        cores.dispatchers[0].join(Lane::FIRST).unwrap();
+        cores.tick(2_005_000);
+        assert_eq!(cores.members(0, 1), [None]);
+        cores.tick(2_007_000);
+        assert!(cores.dispatchers[0].may_release());
+        assert_eq!(cores.members(0, 1), [Some(1)]);
+    }
+
+    /// With replies on any core, round trips are wrong. A bound from them could keep members idle.
+    #[test]
+    fn unsteered_replies_end_the_holding() {
+        let mut cores = Cores::measured();
+        (0..2).for_each(|_| cores.dispatchers[1].count_placed(Member(1)));
+        reply(&mut cores.dispatchers[0], 1, 10_000);
+        cores.tick(4_000_000);
+        cores.tick(6_000_000);
+        assert!(cores.dispatchers.iter().all(|core| core.beliefs().bound.is_none()));
+        assert_eq!(cores.members(0, 3), [Some(1); 3]);
     }
 }

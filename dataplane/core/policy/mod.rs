@@ -14,6 +14,7 @@ pub mod beliefs;
 mod bounded;
 pub mod classes;
 mod conditions;
+mod courtesy;
 mod dispatcher;
 mod eft;
 pub mod fifo;

@@ -14,13 +14,11 @@ use std::ops::Range;
 
 use super::Core;
 use super::classes::Reserve;
+use super::courtesy::Courtesy;
 use crate::state::{Member, PoolExchange, View};
 
 /// Maximum number of places per member under `cfcfs`, which chooses its bound at run time.
 pub(super) const MOST: usize = 8;
-/// A longer-waiting task on another core goes first, unless that core leaves it waiting for this long with a
-/// free place.
-const COURTESY_NS: u64 = 5_000;
 /// Consecutive checks with too many or too few places before a correction.
 const CHECKS: u8 = 3;
 
@@ -44,8 +42,7 @@ pub(super) struct Slots {
     imbalances: Vec<Imbalance>,
     /// Rows of tokens in use: the maximum number of places of a member, which has one token in each row.
     rows: usize,
-    /// Key of the first task on another core, and the start of the courtesy to it, in nanoseconds.
-    courtesy: (u64, u64),
+    courtesy: Courtesy,
 }
 
 impl Slots {
@@ -59,22 +56,7 @@ impl Slots {
     /// courtesy to that task has ended.
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
-        let now_ns = view.now_ns();
-        // The core with the least key goes first, so that the pool's tasks leave nearly in the order of their keys. Without
-        // rules for classes, a key is the time of arrival.
-        let own_oldest = match pool_exchange.oldest() {
-            0 => now_ns, // no task waits here, so the oldest one has just arrived
-            since_ns => since_ns,
-        };
-        let remote_oldest = pool_exchange.oldest_elsewhere();
-        if remote_oldest >= own_oldest {
-            return true;
-        }
-        // A task not seen before: the courtesy to it starts now.
-        if self.courtesy.0 != remote_oldest {
-            self.courtesy = (remote_oldest, now_ns);
-        }
-        now_ns.saturating_sub(self.courtesy.1) > COURTESY_NS
+        self.courtesy.is_first(pool_exchange, pool_exchange.oldest_elsewhere(), view.now_ns())
     }
 
     /// Takes a place on this core's idle list, else a shared one of a member with the most free places. Returns the

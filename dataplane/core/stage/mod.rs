@@ -432,7 +432,9 @@ impl Stages {
         if self.exchange.is_some() {
             let received = std::mem::take(&mut self.received);
             self.unexchanged += received;
-            if received <= KEEPS_UP || self.unexchanged >= self.exchange_at {
+            // A waiting task may need the current counts of all cores.
+            let is_waited_for = || self.dispatchers.iter().any(Dispatcher::has_shared_backlog);
+            if received <= KEEPS_UP || self.unexchanged >= self.exchange_at || is_waited_for() {
                 self.unexchanged = 0;
                 self.exchange_some(received <= KEEPS_UP);
             }

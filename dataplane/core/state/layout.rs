@@ -15,6 +15,7 @@
 //! | presence | per pool, u32 per member, see [`super::member::MemberPresence`] | any core; control thread for a new or freed place |
 //! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
 //! | oldest | per pool, u64 per core: least key of its waiting tasks, 0 without one; each core reads all | that core |
+//! | waiting | per pool, u64 per core: number of its waiting tasks, 0 if the policy does not need it; each core reads all | that core |
 //! | lost | per pool, u32 per member: tasks written off | any core |
 //! | quanta | per pool, u32 per member: quanta served to its current tasks, if its workers share their core | core of an agent |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
@@ -92,6 +93,8 @@ pub struct PoolLayout {
     pub tokens: usize,
     /// Offset of the starts of the longest waits, one word per core.
     pub oldest: usize,
+    /// Offset of the numbers of waiting tasks, one word per core.
+    pub waiting: usize,
     /// Offset of its members' presence.
     pub presence: usize,
     /// Offset of its members' numbers of tasks written off.
@@ -191,6 +194,7 @@ impl Layout {
             let presence = cursor.take(4 * members);
             let tokens = cursor.take(if has_several { 8 * Tokens::words(members) } else { 0 });
             let oldest = cursor.take(8 * shape.cores);
+            let waiting = cursor.take(8 * shape.cores);
             let lost = cursor.take(4 * members);
             let quanta = cursor.take(4 * members);
             pools.push(PoolLayout {
@@ -198,6 +202,7 @@ impl Layout {
                 members,
                 tokens,
                 oldest,
+                waiting,
                 presence,
                 lost,
                 quanta,
@@ -225,7 +230,8 @@ impl Layout {
         ];
         for pool in &self.pools {
             starts.extend([("presence", pool.presence), ("tokens", pool.tokens)]);
-            starts.extend([("oldest", pool.oldest), ("lost", pool.lost), ("quanta", pool.quanta)]);
+            starts.extend([("oldest", pool.oldest), ("waiting", pool.waiting)]);
+            starts.extend([("lost", pool.lost), ("quanta", pool.quanta)]);
         }
         for core in &self.cores {
             starts.extend([("reported", core.reported), ("own", core.own)]);
@@ -322,6 +328,7 @@ mod tests {
             sections.push((pool.quanta, 4 * pool.members));
         }
         sections.extend(layout.pools.iter().map(|pool| (pool.oldest, 8 * 2)));
+        sections.extend(layout.pools.iter().map(|pool| (pool.waiting, 8 * 2)));
         for core in &layout.cores {
             sections.push((core.reported, 8 * 703));
             sections.push((core.own, 16 * 703));
@@ -372,6 +379,7 @@ mod tests {
             (layout.pools[1].tokens, "tokens"),
             (core.ring, "ring"),
             (layout.pools[1].presence, "presence"),
+            (layout.pools[1].waiting + 8 * 2 - 1, "waiting"),
             (layout.pools[1].lost, "lost"),
             (layout.pools[1].quanta, "quanta"),
             (core.own + 16 * 703 - 1, "own"),

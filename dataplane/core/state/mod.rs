@@ -34,7 +34,7 @@ pub use exchange::{Exchange, RemoteUpdate};
 pub use idle::IdleList;
 pub use member::{DecisionNumber, Load, LoadEstimate, Member, MemberPresence, Report};
 pub use neighbour::Neighbours;
-pub use pool_exchange::{PoolExchange, PublishedState};
+pub use pool_exchange::{PoolExchange, PublishedState, RemoteBacklog};
 pub use region::on_numa_node;
 pub use table::{Snapshot, StateError, Table};
 pub use view::{Parts, Picks, View};

@@ -43,11 +43,14 @@ pub struct PublishedState {
     pub idle: bool,
     /// True if published loads include the core's drift.
     pub drift: bool,
+    /// True if each core also publishes the number of its waiting tasks, for a policy that lets tasks wait without
+    /// tokens.
+    pub backlog: bool,
 }
 
 impl PublishedState {
     /// No state: the policy decides without any.
-    pub const NOTHING: Self = Self { topic: None, idle: false, drift: true };
+    pub const NOTHING: Self = Self { topic: None, idle: false, drift: true, backlog: false };
     /// Tasks of each core that are outstanding at a member.
     pub const COUNTS: Self = Self { topic: Some(Topic::Counts), ..Self::NOTHING };
     /// Estimated loads of members.
@@ -60,6 +63,26 @@ impl PublishedState {
     pub const fn with_idle(self) -> Self {
         Self { idle: true, ..self }
     }
+
+    /// Returns the same state, with the number of waiting tasks.
+    #[must_use]
+    pub const fn with_backlog(self) -> Self {
+        Self { backlog: true, ..self }
+    }
+}
+
+/// Tasks that wait on remote cores, as of the last exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteBacklog {
+    /// Number of the tasks.
+    pub tasks: usize,
+    /// Least key of them; all ones without tasks.
+    pub oldest: u64,
+}
+
+impl RemoteBacklog {
+    /// No tasks.
+    pub const EMPTY: Self = Self { tasks: 0, oldest: u64::MAX };
 }
 
 /// One core's part of the exchange. Shares no cache line with other data.
@@ -95,6 +118,8 @@ pub struct PoolExchange {
     /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for classes, a key is
     /// the start of the wait.
     oldest: Slice<AtomicU64>,
+    /// Number of the tasks that wait on this core, if the policy needs it; [`RemoteCore`] has those of remote cores.
+    waiting: Slice<AtomicU64>,
     /// Bounds on a member's tasks that the cores have found, by core; 0 for none yet.
     bounds: Box<[Slice<AtomicU64>]>,
     /// Index of this core.
@@ -110,6 +135,8 @@ struct RemoteCore {
     received: Box<[u16]>,
     /// Least key of its waiting tasks.
     oldest: Slice<AtomicU64>,
+    /// Number of its waiting tasks.
+    waiting: Slice<AtomicU64>,
     /// Topic of its last message, if this core publishes another topic and has dropped the message.
     missed: Option<Topic>,
 }
@@ -121,11 +148,13 @@ impl PoolExchange {
         let published =
             |core: usize| region.slice(layout.cores[core].last_published + 2 * first, members);
         let oldest = |core: usize| region.slice(layout.pools[pool].oldest + 8 * core, 1);
+        let waiting = |core: usize| region.slice(layout.pools[pool].waiting + 8 * core, 1);
         let remote = (0..layout.cores.len()).filter(|&remote| remote != core);
         let remote_core = |core| RemoteCore {
             published: published(core),
             received: vec![0; members].into(),
             oldest: oldest(core),
+            waiting: waiting(core),
             missed: None,
         };
         let coarse = COARSE.iter().find(|(cores, _)| layout.cores.len() <= *cores);
@@ -148,6 +177,7 @@ impl PoolExchange {
             tokens_idle: 1,
             first_word: core,
             oldest: oldest(core),
+            waiting: waiting(core),
             bounds: (0..layout.cores.len())
                 .map(|core| region.slice(layout.cores[core].bounds + 8 * pool, 1))
                 .collect(),
@@ -195,6 +225,9 @@ impl PoolExchange {
             };
             self.published.iter().for_each(|value| value.store(initial, Relaxed));
             self.all_touched = true;
+        }
+        if !publishes.backlog {
+            self.waiting[0].store(0, Relaxed);
         }
         self.publishes = publishes;
     }
@@ -409,5 +442,21 @@ impl PoolExchange {
         // Subtracts 1, so that no wait (0) becomes the largest value and sorts last.
         let since = |remote: &RemoteCore| remote.oldest[0].load(Relaxed).wrapping_sub(1);
         self.remote_cores.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
+    }
+
+    /// Publishes the number of tasks that wait on this core.
+    #[inline]
+    pub(super) fn note_waiting(&self, tasks: usize) {
+        if self.waiting[0].load(Relaxed) != tasks as u64 {
+            self.waiting[0].store(tasks as u64, Relaxed);
+        }
+    }
+
+    /// Returns the tasks that wait on remote cores now. Reads memory of other cores: not for each packet.
+    #[inline]
+    #[must_use]
+    pub fn remote_backlog(&self) -> RemoteBacklog {
+        let remote = self.remote_cores.iter().map(|remote| remote.waiting[0].load(Relaxed));
+        RemoteBacklog { tasks: remote.sum::<u64>() as usize, oldest: self.oldest_elsewhere() }
     }
 }

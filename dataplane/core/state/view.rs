@@ -20,7 +20,7 @@ use super::histogram::{self, Histogram, HistogramSnapshot};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{HISTOGRAMS, Layout, TableShape};
 use super::member::{Load, LoadEstimate, Member, MemberPresence, RackWord, Report};
-use super::pool_exchange::{PoolExchange, PublishedState};
+use super::pool_exchange::{PoolExchange, PublishedState, RemoteBacklog};
 use super::region::{Region, Slice};
 use super::words::{LocalState, MemberState, MemberStates};
 use crate::limits::BURST;
@@ -76,6 +76,8 @@ pub struct View {
     queues: Option<Arc<[AtomicU32]>>,
     /// Number of the pool's tasks that wait on this core, for the policy.
     waiting: usize,
+    /// The same of remote cores, if the policy needs it.
+    remote_backlog: RemoteBacklog,
     /// Time for all hooks of a policy in nanoseconds, so that one clock measures choices and answers.
     now_ns: u64,
     /// Number of picks by kind so far.
@@ -181,6 +183,7 @@ impl View {
             rates: vec![1.0; members],
             queues: None,
             waiting: 0,
+            remote_backlog: RemoteBacklog::EMPTY,
             now_ns: 0,
             picks: Picks::default(),
         };
@@ -234,6 +237,24 @@ impl View {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Returns the pool's tasks that wait on remote cores, as of the last exchange; none unless the policy needs them.
+    #[inline]
+    #[must_use]
+    pub fn remote_backlog(&self) -> RemoteBacklog {
+        self.remote_backlog
+    }
+
+    /// Publishes the number of the pool's tasks that wait on this core, and reads those of remote cores, if the policy
+    /// needs them.
+    #[inline]
+    pub fn exchange_backlog(&mut self, own_tasks: usize) {
+        let pool_exchange = self.pool_exchange.as_ref();
+        if let Some(shared) = pool_exchange.filter(|exchange| exchange.publishes().backlog) {
+            shared.note_waiting(own_tasks);
+            self.remote_backlog = shared.remote_backlog();
+        }
     }
 
     /// Records the age of the load report on which the choice of a member for a task was based.
@@ -745,6 +766,7 @@ impl View {
     pub fn set_publishes(&mut self, publishes: PublishedState) {
         if let Some(pool_exchange) = &mut self.pool_exchange {
             pool_exchange.set_publishes(publishes);
+            self.remote_backlog = RemoteBacklog::EMPTY;
         }
     }
 
@@ -772,7 +794,9 @@ impl View {
                 pool_exchange.release(member);
             }
         }
-        pool_exchange.publish(pool, states, sender, keeps_up);
+        // Tasks that wait elsewhere need exact counts: a member that seems full gets none of them.
+        let publishes_all = keeps_up || self.remote_backlog.tasks > 0;
+        pool_exchange.publish(pool, states, sender, publishes_all);
     }
 
     /// Applies a message of remote core number `remote`. Returns true if the caller must inform this core's policy of

@@ -1,0 +1,42 @@
+//! Order between the cores of a node with waiting tasks: the core whose task has the least key goes first, so that the
+//! pool's tasks leave nearly in the order of their keys. Without rules for classes, a key is the time of arrival. This
+//! courtesy ends after the time that a core needs to notice a member with room.
+
+use crate::state::PoolExchange;
+
+/// A longer-waiting task on another core goes first, unless that core leaves it waiting for this long.
+const COURTESY_NS: u64 = 5_000;
+
+/// Courtesy of one core to the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Courtesy {
+    /// Key of the first task on another core.
+    key: u64,
+    /// Start of the courtesy to this task, in nanoseconds.
+    start_ns: u64,
+}
+
+impl Courtesy {
+    /// Returns true if this core may send a task now: no task on another core, of which `remote_oldest` is the least key,
+    /// has waited longer, or the courtesy to that task has ended.
+    #[inline]
+    pub(super) fn is_first(
+        &mut self,
+        pool_exchange: &PoolExchange,
+        remote_oldest: u64,
+        now_ns: u64,
+    ) -> bool {
+        let own_oldest = match pool_exchange.oldest() {
+            0 => now_ns, // no task waits here, so the oldest one has just arrived
+            key => key,
+        };
+        if remote_oldest >= own_oldest {
+            return true;
+        }
+        // A task not seen before: the courtesy to it starts now.
+        if self.key != remote_oldest {
+            *self = Self { key: remote_oldest, start_ns: now_ns };
+        }
+        now_ns.saturating_sub(self.start_ns) > COURTESY_NS
+    }
+}
