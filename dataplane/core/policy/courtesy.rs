@@ -17,8 +17,8 @@ pub(super) struct Courtesy {
 }
 
 impl Courtesy {
-    /// Returns true if this core may send a task now: no task on another core, of which `remote_oldest` is the least key,
-    /// has waited longer, or the courtesy to that task has ended.
+    /// Returns true if this core may send a task now: no task on another core has waited longer, or the courtesy to it
+    /// has ended. `remote_oldest` is the least key of those tasks.
     #[inline]
     pub(super) fn is_first(
         &mut self,

@@ -7,12 +7,12 @@
 //! table for each rate has e(q). [`SpeedRanks`] orders the members by time.
 //!
 //! - A single core, and cores that exchange counts: the member with the least time, at random among equal ones.
-//! - Both also *hold* tasks, if the round trip is short. A member with k tasks is full. The bound k is the least one that
-//!   leaves the member most of its idle time. A task waits if all members are full. It also waits if the full members
-//!   would end it sooner than the best member with room, even with all waiting tasks in their queues.
-//! - Cores of a leaf publish their numbers of waiting tasks, and all use one bound. The core with the longest wait goes
-//!   first ([`super::courtesy`]). If replies reach other cores than their tasks, round trips are wrong, and bounds from
-//!   them could keep members idle. Then no core holds tasks.
+//! - Both also *hold* tasks, if the round trip is short. A member with k tasks is full. The bound k is the least one
+//!   that leaves the member most of its idle time. A task waits if all members are full. It also waits if the full
+//!   members would end it sooner than the best member with room, even with all waiting tasks in their queues.
+//! - Cores of a leaf publish their numbers of waiting tasks, and all use the largest bound of a core. The core with the
+//!   longest wait goes first ([`super::courtesy`]). No core holds tasks after too many had to wait, or if replies reach
+//!   other cores than their tasks: round trips are wrong then, and bounds from them could keep members idle.
 //! - Independent dispatchers: others have A tasks that no report shows yet. The policy assumes that these fill the
 //!   queues to a common level, and draws a member with the probability that produces this level.
 //!
@@ -60,8 +60,12 @@ const HALF: f64 = 0.35;
 const HELD_TRIPS: f64 = 0.5;
 /// Fraction of their idle time that a sufficient bound leaves to members.
 const IDLE_SHARE_LEAST: f64 = 0.97;
-/// Number of checks for lost tasks, at most 1 ms apart, for which several cores hold no tasks after a stray reply.
-const STRAY_CHECKS: u32 = 1000;
+/// Maximum number of waiting tasks for each member with which several cores hold tasks. They find lost tasks later than
+/// a single core, and may measure wrong round trips. Both make bounds too low.
+const WAITING_MOST: usize = 4;
+/// Number of checks for lost tasks, at most 1 ms apart, for which several cores hold no tasks after too many had to
+/// wait, or after a stray reply.
+const SUSPENDED_CHECKS: u32 = 1000;
 /// Largest load for which bounds are computed.
 const LOAD_MOST: f64 = 0.99;
 /// Load before the first measurement.
@@ -216,9 +220,8 @@ pub struct Eft {
     holds: bool,
     /// Order of waiting tasks between cores.
     courtesy: Courtesy,
-    /// Number of checks for lost tasks during which other cores' replies may come to this core, so that its round trips are
-    /// wrong.
-    stray_checks: u32,
+    /// Number of further checks for lost tasks for which this core lets no core hold tasks.
+    suspended_checks: u32,
     /// Rate of the fastest active member.
     fastest: f64,
     /// Number of members that long classes may not take.
@@ -253,7 +256,7 @@ impl Eft {
             conditions: Box::default(),
             holds: false,
             courtesy: Courtesy::default(),
-            stray_checks: 0,
+            suspended_checks: 0,
             fastest: 1.0,
             reserve,
             computed_for: TableConditions::START,
@@ -278,10 +281,21 @@ impl Eft {
     /// Returns true if a task that waits on this core may find a member now. `waiting` is the number of such tasks.
     #[must_use]
     pub fn may_release(&self, waiting: usize, view: &View) -> bool {
-        let all = (waiting + view.remote_backlog().tasks) as f64;
+        let all = waiting + view.remote_backlog().tasks;
         // With reserved members, the order shows only those for the class of the last decision.
-        self.reserve > 0
-            || self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, all)
+        self.reserve > 0 || self.has_room(all) || Self::are_too_many(all, view)
+    }
+
+    /// Returns true if some member should take a task now, with this number of waiting tasks on all cores.
+    #[inline]
+    fn has_room(&self, waiting: usize) -> bool {
+        self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, waiting as f64)
+    }
+
+    /// Returns true if so many tasks wait on all cores that the bounds may keep members idle.
+    #[inline]
+    fn are_too_many(waiting: usize, view: &View) -> bool {
+        waiting > WAITING_MOST * view.active().len()
     }
 
     /// Returns the conditions for which tables should be computed now, from the measurements in the field of this
@@ -304,20 +318,20 @@ impl Eft {
         }
     }
 
-    /// Returns the conditions on one of several cores: with a bound that all cores and members have. A core with a lower
-    /// bound than others would find all members full, and its tasks would wait for them too long. The bound suffices for
+    /// Returns the conditions on one of several cores: with a bound that all cores and members have. A core with a
+    /// lower bound than others would find all members full, and its tasks would wait too long. The bound suffices for
     /// the fastest members and the largest load, because a core knows only its own arrivals.
     fn shared_conditions(&self, own: TableConditions, shared: &PoolExchange) -> TableConditions {
         let own = TableConditions { load: LOAD_MOST, ..own };
         let trips =
             if self.computed_for.is_trip_near(own) { self.computed_for.trips } else { own.trips };
         let own_bound = match trips {
-            _ if self.stray_checks > 0 || own.is_untimed => Some(UNBOUNDED),
+            _ if self.suspended_checks > 0 || own.is_untimed => Some(UNBOUNDED),
             Some(trips) if trips > HELD_TRIPS => Some(UNBOUNDED),
             trips => trips.map(|trips| bound(trips * self.fastest, LOAD_MOST)),
         };
         // A published bound above the largest one means that there is none.
-        let common = shared.bound(own_bound.map(|bound| bound.min(BOUND_MOST + 1).into()));
+        let common = shared.largest_bound(own_bound.map(|bound| bound.min(BOUND_MOST + 1).into()));
         let common = common.map_or(BOUND_START, |bound| bound as u16);
         let common_bound = Some(if common > BOUND_MOST { UNBOUNDED } else { common });
         TableConditions { common_bound, ..own }
@@ -373,6 +387,23 @@ impl Eft {
             picks = rest;
         }
         picks.fill(None);
+    }
+
+    /// Picks members on one of several cores of a leaf. A task on another core that has waited longer goes first.
+    #[inline]
+    fn pick_shared(&mut self, picks: Picks<'_>, shared: &PoolExchange, view: &View, rng: &mut Rng) {
+        let remote = view.remote_backlog();
+        let waiting = view.waiting() + remote.tasks;
+        if Self::are_too_many(waiting, view) {
+            self.suspended_checks = SUSPENDED_CHECKS;
+            self.review(view);
+        }
+        // The courtesy to another core begins when a member has room.
+        if self.has_room(waiting) && self.courtesy.is_first(shared, remote.oldest, view.now_ns()) {
+            Self::pick_some::<true>(&mut self.ranks, picks, waiting as f64, view.states(), rng);
+        } else {
+            picks.fill(None);
+        }
     }
 
     /// Returns true if the full members, with the waiting tasks in their queues, would end a task sooner than the best
@@ -546,9 +577,9 @@ impl Eft {
             }
         }
         if is_shared {
-            self.stray_checks = match has_strays {
-                true => STRAY_CHECKS,
-                false => self.stray_checks.saturating_sub(1),
+            self.suspended_checks = match has_strays {
+                true => SUSPENDED_CHECKS,
+                false => self.suspended_checks.saturating_sub(1),
             };
             self.review(view); // another core may have changed the bound
         }
@@ -595,13 +626,10 @@ impl Policy for Eft {
         if unseen >= UNSEEN_LEAST {
             self.pick_levels(picks, unseen, view, &mut local);
         } else if self.holds {
-            let (own, remote) = (view.waiting(), view.remote_backlog());
             match view.pool_exchange() {
-                Some(shared) if !self.courtesy.is_first(shared, remote.oldest, view.now_ns()) => {
-                    picks.fill(None);
-                }
-                _ => {
-                    let waiting = (own + remote.tasks) as f64;
+                Some(shared) => self.pick_shared(picks, shared, view, &mut local),
+                None => {
+                    let waiting = view.waiting() as f64;
                     Self::pick_some::<true>(&mut self.ranks, picks, waiting, states, &mut local);
                 }
             }
@@ -865,7 +893,7 @@ mod tests {
     }
 
     impl Cores {
-        /// Creates two cores, both of which have measured tasks of 100 us at rate 1 and no round trip. The time is 2 ms.
+        /// Creates two cores, which have both measured tasks of 100 us at rate 1 and no round trip. The time is 2 ms.
         fn measured() -> Self {
             let (views, exchanges) = View::of_cores(2, 2);
             let core = |(index, view)| {
@@ -962,6 +990,21 @@ mod tests {
         cores.tick(2_007_000);
         assert!(cores.dispatchers[0].may_release());
         assert_eq!(cores.members(0, 1), [Some(1)]);
+    }
+
+    #[test]
+    fn excess_of_waiting_tasks_goes_to_full_members() {
+        let mut cores = Cores::measured();
+        assert_eq!(cores.members(0, 1), [Some(1)]);
+        cores.dispatchers[0].count_placed(Member(0));
+        (0..2 * WAITING_MOST).for_each(|_| _ = cores.dispatchers[1].join(Lane::FIRST).unwrap());
+        cores.tick(2_001_000);
+        assert!(!cores.dispatchers[1].may_release());
+        assert_eq!(cores.members(1, 1), [None]);
+        cores.dispatchers[0].join(Lane::FIRST).unwrap();
+        cores.tick(2_002_000);
+        assert!(cores.dispatchers[1].may_release());
+        assert_eq!(cores.members(1, 1), [Some(1)]);
     }
 
     /// With replies on any core, round trips are wrong. A bound from them could keep members idle.

@@ -189,13 +189,23 @@ impl PoolExchange {
     /// cores: that of the first core with one. All cores then use the same.
     #[must_use]
     pub fn bound(&self, own_bound: Option<usize>) -> Option<usize> {
+        self.bounds_with(own_bound).find(|bound| *bound > 0)
+    }
+
+    /// Like [`PoolExchange::bound`], but returns the largest bound.
+    #[must_use]
+    pub fn largest_bound(&self, own_bound: Option<usize>) -> Option<usize> {
+        self.bounds_with(own_bound).max().filter(|bound| *bound > 0)
+    }
+
+    /// Publishes this core's bound. Returns those of all cores; 0 for none yet.
+    fn bounds_with(&self, own_bound: Option<usize>) -> impl Iterator<Item = usize> {
         let word = &self.bounds[self.core][0];
         let own_bound = own_bound.unwrap_or(0) as u64;
         if word.load(Relaxed) != own_bound {
             word.store(own_bound, Relaxed);
         }
-        let mut bounds = self.bounds.iter().map(|bound| bound[0].load(Relaxed));
-        bounds.find(|bound| *bound > 0).map(|bound| bound as usize)
+        self.bounds.iter().map(|bound| bound[0].load(Relaxed) as usize)
     }
 
     /// Returns the sums of the counts that remote cores published.
