@@ -168,8 +168,8 @@ impl Conditions {
         self.remote_arrivals += remote.saturating_sub(before);
     }
 
-    /// Returns true if this core has received a member's replies to tasks of other cores. Then its count of the member's
-    /// tasks is lower than while the member was idle.
+    /// Returns true if this core has received a member's replies to tasks of other cores. Its count of the member's
+    /// tasks is then lower than while the member was idle.
     pub(super) fn receives_strays(&mut self, member: Member, view: &View) -> bool {
         let (own, idle) =
             (view.of(member).own_outstanding(), &mut self.idle_counts[member.index()]);
