@@ -176,7 +176,7 @@ impl Planner<'_> {
                 continue;
             }
             let old = self.current.pools.get(&id).cloned();
-            // Of these settings, `AddPool` gives a new pool only shared workers, and a key only by the path of its file.
+            // Of these settings, `AddPool` has shared workers, and a key only by the path of its file.
             let shared_workers = pool.fixed.shared_workers;
             let of_new_pool = FixedSettings { shared_workers, ..FixedSettings::default() };
             let current = old.as_ref().map_or(&of_new_pool, |old| &old.fixed);
