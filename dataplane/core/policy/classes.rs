@@ -13,11 +13,11 @@
 //! With `reserve` n, *long* classes may not take n of the members. Short tasks then rarely find all members busy with
 //! long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above half of
 //! the longest one, and some class is not. A backlog of two long tasks for each member ends the reserve for long tasks:
-//! too large a reserve must not make the pool unstable. With several cores or long round trips `eft` lets no task wait,
-//! and the queues of unreserved members show the backlog.
+//! too large a reserve must not make the pool unstable. Where `eft` lets no task wait, the queues of unreserved members
+//! show the backlog.
 //!
-//! Mean service times are learned from the replies, which carry time and class, or from the reports in their place. A
-//! class without recent replies has no effect on others.
+//! Mean service times are learned from the replies, which carry time and class, or from the reports in their place
+//! (direct return, worker threads, pickers). A class without recent replies has no effect on others.
 
 use std::ops::Range;
 

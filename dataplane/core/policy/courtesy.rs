@@ -4,7 +4,7 @@
 
 use crate::state::PoolExchange;
 
-/// A longer-waiting task on another core goes first, unless that core leaves it waiting for this long.
+/// A task with a lower key on another core goes first, unless that core leaves it waiting for this long.
 const COURTESY_NS: u64 = 5_000;
 
 /// Courtesy of one core to the others.
@@ -17,7 +17,7 @@ pub(super) struct Courtesy {
 }
 
 impl Courtesy {
-    /// Returns true if this core may send a task now: no task on another core has waited longer, or the courtesy to it
+    /// Returns true if this core may send a task now: no task on another core has a lower key, or the courtesy to it
     /// has ended. `remote_oldest` is the least key of those tasks.
     #[inline]
     pub(super) fn is_first(

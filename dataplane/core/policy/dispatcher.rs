@@ -5,7 +5,8 @@
 //! ([`super::asking`]).
 //!
 //! Under a central queue (`jbsq`, `cfcfs`) a member has a *place* for each task that it may hold. Cores of a node
-//! exchange free places and idle members as *tokens* in shared memory; one core holds a token at a time.
+//! exchange free places and idle members as *tokens* in shared memory; one core holds a token at a time. `eft` has no
+//! places: its tasks wait by the cores' counts.
 
 use std::collections::VecDeque;
 

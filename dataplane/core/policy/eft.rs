@@ -10,9 +10,10 @@
 //! - Both also *hold* tasks, if the round trip is short. A member with k tasks is full. The bound k is the least one
 //!   that leaves the member most of its idle time. A task waits if all members are full. It also waits if the full
 //!   members would end it sooner than the best member with room, even with all waiting tasks in their queues.
-//! - Cores of a leaf publish their numbers of waiting tasks, and all use the largest bound of a core. The core with the
-//!   longest wait goes first ([`super::courtesy`]). No core holds tasks after too many had to wait, or if replies reach
-//!   other cores than their tasks: round trips are wrong then, and bounds from them could keep members idle.
+//! - Cores of a leaf publish their numbers of waiting tasks, and all use the largest bound of a core. The core whose
+//!   task has the least key goes first ([`super::courtesy`]). No core holds tasks after too many had to wait, or if
+//!   replies reach other cores than their tasks: round trips are wrong then, and bounds from them could keep members
+//!   idle.
 //! - Independent dispatchers: others have A tasks that no report shows yet. The policy assumes that these fill the
 //!   queues to a common level, and draws a member with the probability that produces this level.
 //!
@@ -389,7 +390,7 @@ impl Eft {
         picks.fill(None);
     }
 
-    /// Picks members on one of several cores of a leaf. A task on another core that has waited longer goes first.
+    /// Picks members on one of several cores of a leaf. A task on another core with a lower key goes first.
     #[inline]
     fn pick_shared(&mut self, picks: Picks<'_>, shared: &PoolExchange, view: &View, rng: &mut Rng) {
         let remote = view.remote_backlog();
@@ -640,8 +641,8 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
-    /// Sets the use of reserved members. Where no member has a bound, long tasks wait at the members, so that the queues of
-    /// unreserved members show a backlog: a long task then takes reserved members, too.
+    /// Sets the use of reserved members. Where no member has a bound, long tasks wait at the members, so that the queues
+    /// of unreserved members show a backlog: a long task then takes reserved members, too.
     fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
         self.ranks.set_reserve_use(reserve_use);
         let has_backlog = || self.ranks.soonest() * self.rates > self.backlog_times;

@@ -6,9 +6,9 @@
 //! A reply frees a place for the core that receives it. The core notes the first free place of a member on its idle
 //! list, and releases further ones to all cores at once. A core that keeps up releases the places on its list at
 //! its next exchange with the other cores. An overloaded core keeps some of them, unless tasks wait on another core
-//! ([`View::publish`]). A core takes no place while a task on another core has waited longer. This courtesy ends
-//! after the time that a core needs to notice a free place. From time to time one core per member compares the
-//! member's places with the member's tasks. That repairs losses and applies a changed bound.
+//! ([`View::publish`]). A core takes no place while a task on another core goes first ([`super::courtesy`]). From time
+//! to time one core per member compares the member's places with the member's tasks. That repairs losses and applies a
+//! changed bound.
 
 use std::ops::Range;
 
@@ -52,8 +52,7 @@ impl Slots {
         self.rows = rows;
     }
 
-    /// Returns true if this core may take a place now: no task has waited longer on another core, or the
-    /// courtesy to that task has ended.
+    /// Returns true if this core may take a place now: no task on another core goes first ([`Courtesy::is_first`]).
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
         self.courtesy.is_first(pool_exchange, pool_exchange.oldest_elsewhere(), view.now_ns())

@@ -240,7 +240,7 @@ const QUEUE: Key = key(
     "queue",
     Integer(1, QUEUE_MAX as i64),
     Is(limits::QUEUE as i64),
-    "Tasks that may wait on each core, for policies that queue tasks (`jbsq`, `cfcfs`).",
+    "Tasks that may wait on each core, for policies that queue tasks (`jbsq`, `cfcfs`, `eft`).",
 );
 const OVERFLOW: Key = key(
     "overflow",
