@@ -743,7 +743,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                     self.waiting -= 1;
                 }
             }
-            // A core leaves a free place to another core whose task has waited longer. Further passes let it take the
+            // A core leaves a free place to another core whose task goes first. Further passes let it take the
             // next place, until a pass sends no task. Leaves do not wait for each other, so one pass suffices.
             if self.config.kind == DispatcherKind::Leaves || self.waiting == before {
                 return Ok(());

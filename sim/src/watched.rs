@@ -18,7 +18,7 @@ pub enum Event {
     Time(u64),
     /// Arrival of a task.
     Arrival(Task),
-    /// Offer of the longest waiting task to the policy, with the chosen member, if any.
+    /// Offer of the first waiting task to the policy, with the chosen member, if any.
     Offer(Option<Pick>),
     /// Reply of a member.
     Reply(Report),
@@ -84,7 +84,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
         placement
     }
 
-    /// Offers the longest waiting task again, by [`QueueingDispatcher::next`], and records the offer. `task` returns
+    /// Offers the first waiting task again, by [`QueueingDispatcher::next`], and records the offer. `task` returns
     /// the policy's input for the number of a task.
     #[inline]
     pub fn next(&mut self, task: impl Fn(&u32) -> Task) -> Placement<u32> {
@@ -104,7 +104,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.watcher.note(Event::Offer(pick));
     }
 
-    /// Removes and returns the longest waiting task, if any, by [`QueueingDispatcher::pop`]. Drains the queue of a
+    /// Removes and returns the first waiting task, if any, by [`QueueingDispatcher::pop`]. Drains the queue of a
     /// failed leaf, so it records nothing.
     pub fn pop(&mut self) -> Option<u32> {
         self.dispatcher.pop()

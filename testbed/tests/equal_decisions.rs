@@ -348,7 +348,7 @@ fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
 fn reported_tasks_decide_like_packets() {
     let mut held = 0;
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
-        // Reports to a picker carry no time, so that `eft` measures other round trips there.
+        // Reports to a picker carry no time of arrival, so that `eft` measures other round trips there.
         if entry.name == "eft" {
             continue;
         }

@@ -1,9 +1,9 @@
 //! Central queues: a member holds at most k tasks, and tasks wait at the dispatcher while all members are
 //! full (JBSQ, Kogias et al.: R2P2, ATC 2019). With cFCFS, k is the smallest bound that keeps members busy.
 //!
-//! A member has k *places*, one for each task that it may hold. A task without a pick (`None`) waits in the
-//! caller's FIFO. The caller offers the first waiting task again after each reply, and from time to time,
-//! because another core may have freed a place.
+//! A member has k *places*, one for each task that it may hold. A task without a pick (`None`) waits at the
+//! caller. The caller offers the first waiting task ([`super::classes`]) again after each reply, and from time to
+//! time, because another core may have freed a place.
 //!
 //! Two structures find a free place. The only core of a node sorts its members by their tasks ([`Ranks`]). A run of
 //! picks *opens* the *front* (the members with the fewest tasks), *takes* members from it, and *closes* it; a change

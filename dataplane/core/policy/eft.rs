@@ -641,8 +641,8 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
-    /// Sets the use of reserved members. Where no member has a bound, long tasks wait at the members, so that the queues
-    /// of unreserved members show a backlog: a long task then takes reserved members, too.
+    /// Sets the use of reserved members. Where no member has a bound, long tasks wait at the members. If the queues of
+    /// all unreserved members show a backlog, a long task takes reserved members, too.
     fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
         self.ranks.set_reserve_use(reserve_use);
         let has_backlog = || self.ranks.soonest() * self.rates > self.backlog_times;

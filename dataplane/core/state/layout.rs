@@ -91,7 +91,7 @@ pub struct PoolLayout {
     pub members: usize,
     /// Offset of its tokens.
     pub tokens: usize,
-    /// Offset of the starts of the longest waits, one word per core.
+    /// Offset of the least keys of waiting tasks, one word per core.
     pub oldest: usize,
     /// Offset of the numbers of waiting tasks, one word per core.
     pub waiting: usize,
