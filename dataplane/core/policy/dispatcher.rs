@@ -277,7 +277,9 @@ impl Dispatcher {
     ) -> Option<ClassBeliefs> {
         let (classes, view) = (self.classes.as_ref()?, &self.view);
         let lane = classes.lane(task);
-        let arrival_ns = |one: Lane| (one == lane).then(|| view.now_ns());
+        // This task, and tasks of its burst that are counted but not in their queue yet, arrive now.
+        let arrives = |one: Lane| one == lane || self.backlog.of_lane[one.index()] > 0;
+        let first_ns = |one| since_ns(one).or_else(|| arrives(one).then(|| view.now_ns()));
         let reserved_end = reserved_end(view.members(), view.active(), classes.reserve());
         let reserved = view.active().iter().filter(|member| member.index() < reserved_end);
         let is_full = self.fullness();
@@ -287,7 +289,7 @@ impl Dispatcher {
             lane,
             waiting: self.backlog.of_lane[lane.index()] as usize,
             delay_ns: classes.delay_ns(lane),
-            next: self.least_key(Lane::all(), |one| since_ns(one).or_else(|| arrival_ns(one)))?,
+            next: self.least_key(Lane::all(), first_ns)?,
             is_long: classes.long().contains(lane),
             avoids_reserve: classes.reserve_use(lane) == ReserveUse::Never,
             reserved: reserved.clone().count(),

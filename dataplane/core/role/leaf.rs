@@ -55,8 +55,8 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
         let Some(explainer) = self.0.explains().then(|| self.0.explainer()).flatten() else {
             return stages.offer(first, now, packet.bytes_mut());
         };
-        // The task is the first one of its lane, and its lane is the next.
-        let since_ns = |_, lane| (lane == first.lane).then_some(0);
+        // The task is the first one of its lane, and its lane is the next, so that all other tasks are later.
+        let since_ns = |_, lane| Some(if lane == first.lane { 0 } else { u64::MAX });
         explainer.draft_at(stages, first.port as u8, now, packet.bytes(), since_ns);
         let verdict = stages.offer(first, now, packet.bytes_mut());
         match verdict {

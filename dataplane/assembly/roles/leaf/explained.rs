@@ -111,6 +111,21 @@ fn waiting_long_task_is_explained_by_the_reserve() {
     rig.assert_accounted();
 }
 
+/// The earlier task has the least key, although it joins its queue only after the decisions on its burst.
+#[test]
+fn next_task_may_be_of_the_same_burst() {
+    let (mut rig, records) = measured("jbsq(k=1, boost=1)");
+    explain_tasks(&mut rig, &records, 2, 8); // fills all workers
+    for class in [1, 2] {
+        rig.send(CLIENTS, &task_of_class(8 + class, class));
+    }
+    rig.poll();
+    let waiting = std::iter::from_fn(|| records.next());
+    let waiting: Vec<_> = waiting.map(|record| (record.fate, order_of(&record))).collect();
+    assert_eq!(waiting, [(Fate::Queued, (1, 0, 1)), (Fate::Queued, (2, 0, 1))]);
+    rig.assert_accounted();
+}
+
 #[test]
 fn policy_without_rules_explains_no_class() {
     let (mut rig, records) = measured("eft");
