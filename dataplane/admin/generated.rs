@@ -401,7 +401,7 @@ pub struct Beliefs {
     /// Workers that the policy looks at, or else up to 8 with the least estimated load. Also the chosen one.
     #[prost(message, repeated, tag = "11")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
-    /// Rules for the task's class, under a policy with rules for classes (boost, reserve).
+    /// Rules for the task's class, under a policy with rules for classes (boost, slo, reserve).
     #[prost(message, optional, tag = "12")]
     pub class_rules: ::core::option::Option<ClassRules>,
 }
