@@ -67,11 +67,13 @@ pub struct FixedSettings {
 impl FixedSettings {
     /// Iterates over the keys of the file whose values differ.
     pub fn differences(&self, other: &Self) -> impl Iterator<Item = &'static str> {
+        // Without `..`, so that a new setting is compared, too.
+        let Self { shared_workers, reports, replies, key } = self;
         let are_equal = [
-            ("shared_workers", self.shared_workers == other.shared_workers),
-            ("reports", self.reports == other.reports),
-            ("replies", self.replies == other.replies),
-            ("key_file", self.key == other.key),
+            ("shared_workers", *shared_workers == other.shared_workers),
+            ("reports", *reports == other.reports),
+            ("replies", *replies == other.replies),
+            ("key_file", *key == other.key),
         ];
         are_equal.into_iter().filter(|(_, is_equal)| !is_equal).map(|(key, _)| key)
     }

@@ -210,7 +210,7 @@ impl<T: Token> Consumer<T> {
         Some((unsafe { T::from_word(word) }, note))
     }
 
-    /// Completes the task taken, of this class, after `worked_ns` nanoseconds of work.
+    /// Completes the current task, of this class, after `worked_ns` nanoseconds of work.
     #[inline]
     pub fn complete(&mut self, class: u16, worked_ns: u64) {
         self.has_task = false;

@@ -195,7 +195,7 @@ pub fn of_command(command: &Command) -> Option<(Key, Change)> {
             (pool(id), Change::Add(of_pool(settings)))
         }
         Command::RemovePool { id } => (pool(id), Change::Remove),
-        Command::SetQueue { pool: id, queue, .. } => {
+        Command::SetQueue { pool: id, queue } => {
             (pool(id), Change::Set(Field::Queue, queue.tasks as u64))
         }
         Command::ResizePool { id, workers } => {
