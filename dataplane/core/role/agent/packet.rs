@@ -208,7 +208,7 @@ impl<B: Buf> Packet<B> {
 
     /// Returns the id of its pool and its class.
     #[inline]
-    pub fn kind(&self) -> (u16, u16) {
+    pub fn pool_and_class(&self) -> (u16, u16) {
         (self.header.pool, self.extension.class)
     }
 

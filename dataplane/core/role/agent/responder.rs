@@ -222,7 +222,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         let reason = match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {
                 self.out.counters.add(Counter::Replies, 1);
-                let (route, kind) = (done.task.direct_route(), done.task.kind());
+                let (route, kind) = (done.task.direct_route(), done.task.pool_and_class());
                 let credential = self.reply_credential(worker, route);
                 let fields = ReplyFields { worker, left, service_ns, credential };
                 let fill = |into: &mut [u8]| done.channel.reply(done.position, into);
@@ -302,7 +302,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
             NO_MEMBER => waiting.min(usize::from(u16::MAX)) as u16,
             named => self.named_tasks(named),
         };
-        let (route, kind) = (task.direct_route(), task.kind());
+        let (route, kind) = (task.direct_route(), task.pool_and_class());
         let credential = self.reply_credential(named, route);
         match task.into_refusal(named, tasks, credential) {
             Ok(refusal) => {
