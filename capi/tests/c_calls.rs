@@ -164,8 +164,15 @@ fn ipv6_packets_are_decided_rewritten_and_resolved() {
 fn reported_tasks_are_decided_and_misuse_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let program = built::compile("tests/c/tasks.c", folder.path());
-    let cases = ["decides", "misuse", "statistics", "logs", "memory_nodes", "nothing_is_allocated"];
-    for name in cases {
+    for name in [
+        "decides",
+        "classes",
+        "misuse",
+        "statistics",
+        "logs",
+        "memory_nodes",
+        "nothing_is_allocated",
+    ] {
         built::run(Command::new(&program).arg(name));
     }
 }

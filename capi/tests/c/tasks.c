@@ -75,6 +75,36 @@ static void decides(void)
     CHECK(answer(12, 0) == 0); /* nobody knows it: counted */
 }
 
+/* Serves one task of this class, which takes `service_ns`. */
+static void serve(uint64_t now, uint16_t task_class, uint32_t service_ns)
+{
+    struct wedjat_worker_report report = {.service_ns = service_ns, .flags = WEDJAT_REPORT_ANSWER};
+    tasks[0].task_class = report.task_class = task_class;
+    CHECK(wedjat_pick(scheduler, picker, 7, now, tasks, 1, choices) == 1 && choices[0].action == WEDJAT_FORWARD);
+    report.worker = choices[0].worker;
+    CHECK(wedjat_report(scheduler, picker, &report, 1) == 1);
+}
+
+/* Tasks of class 2 take 1 ms, and those of class 1 take 10 us. One of class 1 overtakes one of class 2. */
+static void classes(void)
+{
+    uint64_t now = 1000000000;
+    CHECK(wedjat_apply(scheduler, "set-policy pool=7 policy=jbsq(k=1,boost=1)", NULL, NULL, 0) == 0);
+    CHECK(wedjat_release_tasks(scheduler, picker, now, released, WEDJAT_BURST) == 0);
+    for (int pairs = 0; pairs < 100; pairs++) {
+        serve(now, 1, 10000);
+        serve(now, 2, 1000000);
+    }
+    for (int at = 0; at < 4; at++)
+        tasks[at].task_class = at < 3 ? 2 : 1;
+    CHECK(wedjat_pick(scheduler, picker, 7, now, tasks, 3, choices) == 3 && choices[2].action == WEDJAT_HOLD);
+    now += 100000; /* less than the difference of the classes' times */
+    CHECK(wedjat_pick(scheduler, picker, 7, now, tasks + 3, 1, choices) == 1 && choices[0].action == WEDJAT_HOLD);
+    CHECK(answer(10, 0) == 1 && answer(11, 0) == 1);
+    CHECK(wedjat_release_tasks(scheduler, picker, now, released, WEDJAT_BURST) == 2);
+    CHECK(released[0].id == 103 && released[1].id == 102);
+}
+
 static void misuse(void)
 {
     struct wedjat_scheduler *with_ports = NULL;
@@ -201,7 +231,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } CASES[] = {
-    {"decides", decides}, {"misuse", misuse}, {"statistics", statistics}, {"logs", logs},
+    {"decides", decides}, {"classes", classes}, {"misuse", misuse}, {"statistics", statistics}, {"logs", logs},
     {"memory_nodes", memory_nodes}, {"nothing_is_allocated", nothing_is_allocated},
 };
 
