@@ -125,7 +125,7 @@ impl Pool {
             let reason = "with reports = \"messages\" the workers' agents have the policy, too";
             Some((reason, "reports = \"replies\", or one policy, as in lsq-smart"))
         } else if self.fixed.replies == ReplyPath::Direct {
-            let reason = "with replies = \"direct\" the leaf sees no service times";
+            let reason = "with replies = \"direct\" the leaf sees no replies";
             Some((reason, "replies = \"leaf\", or one policy, as in eft"))
         } else if self.fixed.shared_workers {
             let reason = "with shared_workers = true the leaf does not see all tasks";
