@@ -677,6 +677,7 @@ impl Policy for Bounded {
         self.measurements.activity.resize(view.members(), LastActivity::new(view.now_ns(), false));
         self.reserve.end = reserved_end(view.members(), view.active(), self.reserve.members);
         let reserve = self.reserve;
+        self.measurements.bound.is_backlogged &= reserve.end > 0; // a single member has no reserve
         let active = || view.active().iter().copied();
         self.free.ranks.rank(view.members(), active().filter(|&member| !reserve.has(member)));
         self.reserved_free

@@ -340,6 +340,24 @@ mod tests {
         }
     }
 
+    /// A single member has no reserve. The backlog with two members then no longer raises the bound.
+    #[test]
+    fn former_backlog_raises_no_bound() {
+        let mut queueing = measured("cfcfs(reserve=1)", 2);
+        (0..6).for_each(|_| _ = offer_class(&mut queueing, 2));
+        assert_eq!(end_task(&mut queueing, 1, 2), Some((2, 1)));
+        queueing.set_active(Member(0), false);
+        (0..5).for_each(|_| _ = end_task(&mut queueing, 1, 2));
+        // A tenth of the member's capacity, with a round trip of a tenth of the service time.
+        for _ in 0..2000 {
+            assert_eq!(offer_class(&mut queueing, 2), Some(1));
+            advance(&mut queueing, 1_100_000);
+            assert_eq!(end_task(&mut queueing, 1, 2), None);
+            advance(&mut queueing, 9_000_000);
+        }
+        assert_eq!(queueing.beliefs().bound, Some(1));
+    }
+
     // promise: scheduling.3
     #[test]
     fn earliest_deadline_goes_first() {
