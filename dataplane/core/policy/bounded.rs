@@ -641,7 +641,7 @@ impl Policy for Bounded {
         if self.reserve.has(member) {
             self.reserved_free.ranks.add(member);
         }
-        let first = LastActivity::new(view.now_ns(), true);
+        let first = LastActivity::new(view.now_ns(), !self.reserve.has(member));
         // The view already contains this task. With shared places the ranks are up to date only after a check.
         let queue = view.outstanding(member).saturating_sub(1);
         self.measurements.activity[member.index()].record_task(queue, first);
