@@ -527,7 +527,11 @@ impl Bounded {
         let Bound { adapts, tasks, ref measured, .. } = self.measurements.bound;
         let own_bound = measured.is_warm().then(|| tasks.min(slots::MOST));
         self.agreed_bound = match (adapts, view.pool_exchange()) {
-            (true, Some(pool_exchange)) => Some(pool_exchange.bound(own_bound).unwrap_or(START)),
+            (true, Some(pool_exchange)) => {
+                // `eft` may have published a larger one, on a core that changes its policy later.
+                let bound = pool_exchange.bound(own_bound).filter(|bound| *bound <= slots::MOST);
+                Some(bound.unwrap_or(START))
+            }
             _ => None,
         };
     }
