@@ -145,8 +145,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.dispatcher.holds_tasks()
     }
 
-    /// Returns true if tasks wait and any core may take a credit of a member, for instance after its release by another
-    /// core; see [`Dispatcher::may_release`].
+    /// Returns true if tasks wait and another core may have made room for them; see [`Dispatcher::may_release`].
     #[inline]
     pub fn may_release(&self) -> bool {
         self.dispatcher.may_release()

@@ -398,5 +398,11 @@ mod tests {
         });
         let never = ReserveUse::Never;
         assert_eq!(uses, [never, never, ReserveUse::Last, never]);
+        // Each of three cores has a third of the tasks.
+        let uses = [2, 3].map(|waiting| {
+            classes.note_waiting(waiting, 4, 3);
+            classes.reserve_use(lane_of(2))
+        });
+        assert_eq!(uses, [never, ReserveUse::Last]);
     }
 }

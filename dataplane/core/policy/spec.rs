@@ -299,7 +299,7 @@ impl fmt::Display for Runs {
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
     entry: &'static Entry,
-    /// Values of the entry's parameters, in their order. A list has all of its values, here as in the entry's functions.
+    /// Values of the entry's parameters, in their order: [`Parameter::count`] for each.
     values: Vec<f64>,
 }
 

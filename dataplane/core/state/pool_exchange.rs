@@ -71,7 +71,7 @@ impl PublishedState {
     }
 }
 
-/// Tasks that wait on remote cores, as of the last exchange.
+/// Tasks that wait on remote cores.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteBacklog {
     /// Number of the tasks.
@@ -115,8 +115,8 @@ pub struct PoolExchange {
     tokens_idle: usize,
     /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
-    /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for classes, a key is
-    /// the start of the wait.
+    /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for
+    /// classes, a key is the start of the wait.
     oldest: Slice<AtomicU64>,
     /// Number of the tasks that wait on this core, if the policy needs it; [`RemoteCore`] has those of remote cores.
     waiting: Slice<AtomicU64>,
