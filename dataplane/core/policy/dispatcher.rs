@@ -691,6 +691,12 @@ impl Dispatcher {
         })
     }
 
+    /// Returns true if the policy needs the number of waiting tasks on each core.
+    #[inline]
+    pub(crate) fn shares_backlog(&self) -> bool {
+        self.view.pool_exchange().is_some_and(|shared| shared.publishes().backlog)
+    }
+
     /// Returns true if tasks wait on this core or a remote one, and the policy needs their number.
     #[inline]
     pub(crate) fn has_shared_backlog(&self) -> bool {

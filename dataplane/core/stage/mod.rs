@@ -225,6 +225,9 @@ pub struct Stages {
     /// Number of packets since the last exchange, and number at which an overloaded core makes the next one.
     unexchanged: usize,
     exchange_at: usize,
+    /// True if the policy of some pool needed the number of waiting tasks on each core at the last exchange. Otherwise an
+    /// overloaded core need not look at all pools in each poll.
+    shares_backlog: bool,
     /// Queue for unknown workers that register; `None` if unused.
     unknown_workers: Option<Arc<ArrayQueue<UnknownWorker>>>,
     /// Buffer for the parsed values of a burst.
@@ -277,6 +280,7 @@ impl Stages {
             received: 0,
             unexchanged: 0,
             exchange_at: 0,
+            shares_backlog: false,
             unknown_workers: None,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
@@ -433,7 +437,9 @@ impl Stages {
             let received = std::mem::take(&mut self.received);
             self.unexchanged += received;
             // A waiting task may need the current counts of all cores.
-            let is_waited_for = || self.dispatchers.iter().any(Dispatcher::has_shared_backlog);
+            let is_waited_for = || {
+                self.shares_backlog && self.dispatchers.iter().any(Dispatcher::has_shared_backlog)
+            };
             if received <= KEEPS_UP || self.unexchanged >= self.exchange_at || is_waited_for() {
                 self.unexchanged = 0;
                 self.exchange_some(received <= KEEPS_UP);
@@ -446,6 +452,7 @@ impl Stages {
     fn exchange_some(&mut self, keeps_up: bool) {
         let Some(exchange) = &mut self.exchange else { return };
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
+        self.shares_backlog = self.dispatchers.iter().any(Dispatcher::shares_backlog);
         // An exchange compares each member, so large pools make fewer.
         let members: usize = self.dispatchers.iter().map(|pool| pool.view().members()).sum();
         self.exchange_at = (2 * members).clamp(EXCHANGE_PACKETS.0, EXCHANGE_PACKETS.1);
