@@ -293,10 +293,11 @@ impl Eft {
         self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, waiting as f64)
     }
 
-    /// Returns true if so many tasks wait on all cores that the bounds may keep members idle.
+    /// Returns true if so many tasks wait on all cores that the bounds may keep members idle. False without members.
     #[inline]
     fn are_too_many(waiting: usize, view: &View) -> bool {
-        waiting > WAITING_MOST * view.active().len()
+        let members = view.active().len();
+        members > 0 && waiting > WAITING_MOST * members
     }
 
     /// Returns the conditions for which tables should be computed now, from the measurements in the field of this
@@ -1006,6 +1007,24 @@ mod tests {
         cores.tick(2_002_000);
         assert!(cores.dispatchers[1].may_release());
         assert_eq!(cores.members(1, 1), [Some(1)]);
+    }
+
+    /// Tasks that wait only for the return of the members show no wrong bound.
+    #[test]
+    fn absent_members_end_no_holding() {
+        let mut cores = Cores::measured();
+        let set_active = |cores: &mut Cores, active| {
+            for core in &mut cores.dispatchers {
+                [0, 1].into_iter().for_each(|member| core.set_active(Member(member), active));
+            }
+        };
+        set_active(&mut cores, false);
+        cores.dispatchers[0].join(Lane::FIRST).unwrap();
+        cores.tick(2_001_000);
+        assert_eq!(cores.members(0, 1), [None]);
+        assert!(!cores.dispatchers[0].may_release());
+        set_active(&mut cores, true);
+        assert_eq!(cores.dispatchers[0].beliefs().bound, Some(1));
     }
 
     /// With replies on any core, round trips are wrong. A bound from them could keep members idle.

@@ -225,8 +225,8 @@ pub struct Stages {
     /// Number of packets since the last exchange, and number at which an overloaded core makes the next one.
     unexchanged: usize,
     exchange_at: usize,
-    /// True if the policy of some pool needed the number of waiting tasks on each core at the last exchange. Otherwise an
-    /// overloaded core need not look at all pools in each poll.
+    /// True if the policy of some pool needed the number of waiting tasks on each core at the last exchange. If
+    /// false, an overloaded core need not look at all pools in each poll.
     shares_backlog: bool,
     /// Queue for unknown workers that register; `None` if unused.
     unknown_workers: Option<Arc<ArrayQueue<UnknownWorker>>>,
