@@ -257,7 +257,7 @@ struct FreePlaces {
     ranks: Ranks,
     core: Core,
     /// True if tasks to these members measure round trips. Not at reserved members: their short tasks follow each other
-    /// so closely that some are always in flight. [`Losses`] then takes these for lost ones.
+    /// so closely that some are always in flight. [`Losses`] writes these off, so that a busy member may seem idle.
     measures: bool,
     /// Position of the next check for changes by other cores.
     cursor: usize,
