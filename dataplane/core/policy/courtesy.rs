@@ -2,7 +2,7 @@
 //! pool's tasks leave nearly in the order of their keys. Without rules for classes, a key is the time of arrival. This
 //! courtesy ends after the time that a core needs to notice a member with room.
 
-use crate::state::PoolExchange;
+use crate::state::{PoolExchange, View};
 
 /// A task with a lower key on another core goes first, unless that core leaves it waiting for this long.
 const COURTESY_NS: u64 = 5_000;
@@ -24,11 +24,14 @@ impl Courtesy {
         &mut self,
         pool_exchange: &PoolExchange,
         remote_oldest: u64,
-        now_ns: u64,
+        view: &View,
     ) -> bool {
+        let now_ns = view.now_ns();
+        // Key of the task to schedule, if it has just arrived. A task that waits here may have a lower one.
+        let new_key = now_ns.saturating_add(view.key_delay_ns());
         let own_oldest = match pool_exchange.oldest() {
-            0 => now_ns, // no task waits here, so the oldest one has just arrived
-            key => key,
+            0 => new_key,
+            key => key.min(new_key),
         };
         if remote_oldest >= own_oldest {
             return true;

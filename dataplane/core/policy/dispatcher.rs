@@ -371,7 +371,7 @@ impl Dispatcher {
         if self.pending.is_some() {
             return self.choose_answered(task);
         }
-        let avoids_reserve = self.set_reserve_use(task) == ReserveUse::Never;
+        let avoids_reserve = self.apply_classes(task) == ReserveUse::Never;
         loop {
             let mut picks = [None];
             self.schedule(&[task], &mut picks);
@@ -383,11 +383,13 @@ impl Dispatcher {
         }
     }
 
-    /// Sets and returns the use of reserved members for the next pick, that of this task.
+    /// Prepares the pick for a task by the rules for its class. Returns its use of reserved members.
     #[inline]
-    fn set_reserve_use(&mut self, task: Task) -> ReserveUse {
+    fn apply_classes(&mut self, task: Task) -> ReserveUse {
         let Some(classes) = &self.classes else { return ReserveUse::default() };
-        let reserve_use = classes.reserve_use(classes.lane(task));
+        let lane = classes.lane(task);
+        self.view.set_key_delay(classes.delay_ns(lane));
+        let reserve_use = classes.reserve_use(lane);
         self.policy.set_reserve_use(reserve_use);
         reserve_use
     }
@@ -830,6 +832,7 @@ impl Dispatcher {
         if let (Some(classes), Some(old)) = (&mut self.classes, &prepared.classes) {
             classes.adopt(old);
         }
+        self.view.set_key_delay(0);
         let shared = self.view.pool_exchange().map(PoolExchange::publishes);
         self.view.set_publishes(prepared.publishes);
         prepared.publishes = shared.unwrap_or(prepared.publishes);

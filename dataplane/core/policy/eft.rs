@@ -401,7 +401,7 @@ impl Eft {
             self.review(view);
         }
         // The courtesy to another core begins when a member has room.
-        if self.has_room(waiting) && self.courtesy.is_first(shared, remote.oldest, view.now_ns()) {
+        if self.has_room(waiting) && self.courtesy.is_first(shared, remote.oldest, view) {
             Self::pick_some::<true>(&mut self.ranks, picks, waiting as f64, view.states(), rng);
         } else {
             picks.fill(None);

@@ -55,7 +55,7 @@ impl Slots {
     /// Returns true if this core may take a place now: no task on another core goes first ([`Courtesy::is_first`]).
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
-        self.courtesy.is_first(pool_exchange, pool_exchange.oldest_elsewhere(), view.now_ns())
+        self.courtesy.is_first(pool_exchange, pool_exchange.oldest_elsewhere(), view)
     }
 
     /// Takes a place on this core's idle list, else a shared one of a member with the most free places. Returns the

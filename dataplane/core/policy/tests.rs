@@ -862,6 +862,33 @@ fn cores_share_reserved_places() {
     }
 }
 
+/// A new task with a late deadline leaves the free place to a waiting task of another core with an early one.
+// promise: scheduling.3
+#[test]
+fn earliest_deadline_of_all_cores_goes_first() {
+    let mut cores = Cores::new("jbsq(k=1, slo=0/50/2000)", 1, 2);
+    let [short, long] = [1, 2].map(Task::new);
+    let tick = |cores: &mut Cores, now_ns| {
+        cores.dispatchers.iter_mut().for_each(|core| core.tick(now_ns));
+        cores.exchange(true);
+    };
+    tick(&mut cores, 1_000);
+    assert!(cores.dispatchers[0].offer(long, || None).unwrap().pick().is_some());
+    assert!(cores.dispatchers[0].offer(short, || None).unwrap().pick().is_none());
+    tick(&mut cores, 2_000);
+    reply(&mut cores.dispatchers[1], 0, 0);
+    assert!(cores.dispatchers[1].offer(long, || None).unwrap().pick().is_none());
+    tick(&mut cores, 3_000);
+    assert!(cores.dispatchers[0].choose(short, || None).is_some());
+    let lane = cores.dispatchers[0].lane(short);
+    cores.dispatchers[0].leave(lane);
+    // No other task has an earlier deadline now.
+    tick(&mut cores, 4_000);
+    reply(&mut cores.dispatchers[0], 0, 0);
+    cores.exchange(true);
+    assert!(cores.dispatchers[1].choose(long, || None).is_some());
+}
+
 // promise: scheduling.2
 #[test]
 fn longest_waiting_task_goes_first_unless_stalled() {

@@ -78,6 +78,8 @@ pub struct View {
     waiting: usize,
     /// The same of remote cores, if the policy needs it.
     remote_backlog: RemoteBacklog,
+    /// Time in nanoseconds from the arrival of the task to schedule to its key; 0 without rules for classes.
+    key_delay_ns: u64,
     /// Time for all hooks of a policy in nanoseconds, so that one clock measures choices and answers.
     now_ns: u64,
     /// Number of picks by kind so far.
@@ -183,6 +185,7 @@ impl View {
             rates: vec![1.0; members],
             queues: None,
             waiting: 0,
+            key_delay_ns: 0,
             remote_backlog: RemoteBacklog::EMPTY,
             now_ns: 0,
             picks: Picks::default(),
@@ -230,6 +233,19 @@ impl View {
     #[inline]
     pub fn set_waiting(&mut self, tasks: usize) {
         self.waiting = tasks;
+    }
+
+    /// Sets the time from the arrival of the next task to schedule to its key, in nanoseconds.
+    #[inline]
+    pub fn set_key_delay(&mut self, ns: u64) {
+        self.key_delay_ns = ns;
+    }
+
+    /// Returns the time from the arrival of the task to schedule to its key, in nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn key_delay_ns(&self) -> u64 {
+        self.key_delay_ns
     }
 
     /// Returns the number of the pool's tasks that wait on this core, with the task to schedule if it waits already.
