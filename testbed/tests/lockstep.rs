@@ -86,7 +86,7 @@ fn in_lockstep(config: &rack::Config) -> Outcome {
 /// the mean response times of each batch of tasks. Returns the leaf's outcome.
 fn compare(config: &rack::Config) -> Outcome {
     let (found, expected) = (in_lockstep(config), rack::run(config).unwrap());
-    let name = &config.leaf;
+    let name = format!("{} on {} cores", config.leaf, config.cores);
     assert_eq!(found.record, expected.record, "{name}");
     assert_eq!((found.tasks, found.lost), (expected.tasks, expected.lost), "{name}");
     let means =

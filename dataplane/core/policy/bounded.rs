@@ -599,10 +599,6 @@ impl Policy for Bounded {
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
         picks.fill(None); // a run ends at the first task without a place, and does not write the remaining picks
-        if self.reserve.end > 0 {
-            let bound = &mut self.measurements.bound;
-            bound.is_backlogged = view.waiting() * bound.cores > bound.members * bound.tasks;
-        }
         if view.pool_exchange().is_some() {
             return self.pick_shared(picks, view);
         }
@@ -626,6 +622,10 @@ impl Policy for Bounded {
 
     /// Counts answers, frees places, detects lost tasks, and measures service times and round trips.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        if self.reserve.end > 0 {
+            let bound = &mut self.measurements.bound;
+            bound.is_backlogged = view.waiting() * bound.cores > bound.members * bound.tasks;
+        }
         if view.pool_exchange().is_some() {
             return self.reply_shared(reports, view);
         }
