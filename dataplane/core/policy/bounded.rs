@@ -152,13 +152,14 @@ struct Bound {
     tasks: usize,
     /// True if the bound follows the measurements (`cfcfs`).
     adapts: bool,
-    /// Number of members that share the tasks.
+    /// Number of members that share the tasks, without reserved ones.
     members: usize,
+    /// Number below which members are reserved. These are not measured. They are rarely busy, and would hide that the
+    /// bound keeps other members idle. Their short tasks follow each other so closely that some are always in flight;
+    /// [`Losses`] writes these off, so that round trips seem short.
+    reserved_end: usize,
     /// Number of dispatcher cores that share the tasks.
     cores: usize,
-    /// True if more tasks wait than all members may hold, in a pool with reserved members. These members are not busy
-    /// all the time, so that the utilisation does not show that the bound is too small.
-    is_backlogged: bool,
     measured: MemberStatistics,
     /// Number of replies in a measurement window.
     window_replies: u64,
@@ -178,8 +179,7 @@ impl Bound {
     #[inline(never)]
     fn end_window(&mut self, notes: ReplyNotes, now_ns: u64) -> ReplyNotes {
         self.measured.notes = notes;
-        let Self { members, cores, tasks, is_backlogged, .. } = *self;
-        self.measured.end_window(now_ns, members, cores, tasks, is_backlogged);
+        self.measured.end_window(now_ns, self.members, self.cores, self.tasks);
         if self.adapts && self.measured.is_warm() {
             self.tasks = self.measured.bound();
         }
@@ -202,7 +202,8 @@ impl ReplyMeasurements {
     fn begin_run(&mut self, now_ns: u64, members: usize, adapts: bool) -> ReplyRun<'_> {
         let activity = &mut self.activity[..members];
         let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
-        ReplyRun { adapts, notes, answers, now_ns, activity, bound: &mut self.bound }
+        let (reserved_end, bound) = (self.bound.reserved_end, &mut self.bound);
+        ReplyRun { adapts, reserved_end, notes, answers, now_ns, activity, bound }
     }
 }
 
@@ -211,6 +212,8 @@ impl ReplyMeasurements {
 struct ReplyRun<'a> {
     /// Copy of [`Bound::adapts`].
     adapts: bool,
+    /// Copy of [`Bound::reserved_end`].
+    reserved_end: usize,
     /// Sums over the replies of the current window.
     notes: ReplyNotes,
     answers: u32,
@@ -221,7 +224,7 @@ struct ReplyRun<'a> {
 
 impl ReplyRun<'_> {
     /// Records a reply as the member's last activity, and its measurements. With a fixed bound it measures only the
-    /// longest service time, except for one reply in [`SAMPLE`].
+    /// longest service time, except for one reply in [`SAMPLE`], and of reserved members always.
     #[inline(always)]
     fn record(&mut self, report: &Report) {
         let activity = &mut self.activity[report.member.index()];
@@ -230,7 +233,8 @@ impl ReplyRun<'_> {
             return;
         }
         self.answers = self.answers.wrapping_add(1);
-        if !self.adapts && self.answers % SAMPLE != 1 {
+        let is_left_out = !self.adapts && self.answers % SAMPLE != 1;
+        if is_left_out || report.member.index() < self.reserved_end {
             return self.notes.note_longest(report.service_ns);
         }
         // A task sent while the member had no other one: the time since then, without its service, is its round trip.
@@ -256,9 +260,6 @@ impl ReplyRun<'_> {
 struct FreePlaces {
     ranks: Ranks,
     core: Core,
-    /// True if tasks to these members measure round trips. Not at reserved members: their short tasks follow each other
-    /// so closely that some are always in flight. [`Losses`] writes these off, so that a busy member may seem idle.
-    measures: bool,
     /// Position of the next check for changes by other cores.
     cursor: usize,
 }
@@ -371,19 +372,14 @@ impl Bounded {
     /// count as lost; `None` derives the time from service times.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
-        let free = |measures| FreePlaces {
-            ranks: Ranks::default(),
-            core: Core::ONLY,
-            measures,
-            cursor: 0,
-        };
+        let free = || FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
         let measured = MemberStatistics::default();
         let bound = Bound {
             tasks: bound,
             adapts: false,
             members: 0,
+            reserved_end: 0,
             cores: 1,
-            is_backlogged: false,
             measured,
             window_replies: 0,
             answers: 0,
@@ -392,8 +388,8 @@ impl Bounded {
         let losses = Losses::default();
         Self {
             silence: SilenceChecks::new(silence_ns),
-            free: free(true),
-            reserved_free: free(false),
+            free: free(),
+            reserved_free: free(),
             reserve: Reserve::default(),
             slots: Slots::default(),
             agreed_bound: None,
@@ -441,7 +437,7 @@ impl Bounded {
         rng: &mut Rng,
     ) {
         let (bound, activity) = (measurements.bound.tasks, &mut measurements.activity[..]);
-        let first = LastActivity::new(view.now_ns(), free.measures); // for a member without other tasks
+        let first = LastActivity::new(view.now_ns(), true); // for a member without other tasks
         let mut front = free.ranks.open();
         for pick in picks {
             let found;
@@ -493,11 +489,11 @@ impl Bounded {
     /// Picks a member for each task, for cores that share the members' places ([`Slots`]). Ends at the first task
     /// without a place.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
+        let first = LastActivity::new(view.now_ns(), true);
         let bound = self.bound();
         for pick in picks {
             let Some((member, idle)) = self.slots.take(bound, &self.reserve, view) else { break };
             view.sent(member);
-            let first = LastActivity::new(view.now_ns(), !self.reserve.has(member));
             // It matters only whether the member had a task, not how many.
             self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
             *pick = Some(Pick { member, idle });
@@ -622,10 +618,6 @@ impl Policy for Bounded {
 
     /// Counts answers, frees places, detects lost tasks, and measures service times and round trips.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        if self.reserve.end > 0 {
-            let bound = &mut self.measurements.bound;
-            bound.is_backlogged = view.waiting() * bound.cores > bound.members * bound.tasks;
-        }
         if view.pool_exchange().is_some() {
             return self.reply_shared(reports, view);
         }
@@ -645,7 +637,7 @@ impl Policy for Bounded {
         if self.reserve.has(member) {
             self.reserved_free.ranks.add(member);
         }
-        let first = LastActivity::new(view.now_ns(), !self.reserve.has(member));
+        let first = LastActivity::new(view.now_ns(), true);
         // The view already contains this task. With shared places the ranks are up to date only after a check.
         let queue = view.outstanding(member).saturating_sub(1);
         self.measurements.activity[member.index()].record_task(queue, first);
@@ -681,13 +673,13 @@ impl Policy for Bounded {
         self.measurements.activity.resize(view.members(), LastActivity::new(view.now_ns(), false));
         self.reserve.end = reserved_end(view.members(), view.active(), self.reserve.members);
         let reserve = self.reserve;
-        self.measurements.bound.is_backlogged &= reserve.end > 0; // a single member has no reserve
         let active = || view.active().iter().copied();
         self.free.ranks.rank(view.members(), active().filter(|&member| !reserve.has(member)));
         self.reserved_free
             .ranks
             .rank(view.members(), active().filter(|&member| reserve.has(member)));
-        self.measurements.bound.share(view.active().len(), caller.core.count);
+        self.measurements.bound.share(self.free.ranks.len(), caller.core.count);
+        self.measurements.bound.reserved_end = reserve.end;
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
         view.set_tokens(self.rows(), self.bound());

@@ -782,7 +782,6 @@ impl Dispatcher {
             classes.learn(reports, &self.view);
             let (waiting, members) = (self.backlog.of(classes.long()), self.view.active().len());
             classes.note_waiting(waiting, members, self.caller.core.count);
-            self.view.set_waiting(self.backlog.waiting);
         }
         let surplus = match self.caller.reports {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),

@@ -546,7 +546,7 @@ impl Eft {
     fn end_window(&mut self, view: &View) {
         self.window_replies = 0;
         // The numbers of members and cores and the bound affect only the utilisation, which this policy does not use.
-        self.measured.end_window(view.now_ns(), view.active().len().max(1), 1, 1, false);
+        self.measured.end_window(view.now_ns(), view.active().len().max(1), 1, 1);
         let (work_ns, variation) = self.conditions.work();
         if self.learned.is_used && self.learned.update(work_ns, variation) {
             self.rank(view);

@@ -130,20 +130,12 @@ impl MemberStatistics {
 
     /// Ends a window and begins the next one: updates the mean utilisation and the longest service time. `bound` was in
     /// force during the window. This core received its share (1 / `cores`) of the replies of `members` members.
-    /// `is_backlogged` is true if the members count as busy for all the time that the bound allows.
-    pub(super) fn end_window(
-        &mut self,
-        now_ns: u64,
-        members: usize,
-        cores: usize,
-        bound: usize,
-        is_backlogged: bool,
-    ) {
+    pub(super) fn end_window(&mut self, now_ns: u64, members: usize, cores: usize, bound: usize) {
         let elapsed = now_ns.saturating_sub(self.window_start_ns) as f64;
         // Work in nanoseconds that busy members would have reported to this core.
         let capacity = elapsed * members as f64 / cores as f64;
         let utilisation = (self.notes.work_ns as f64 / capacity).min(1.0);
-        self.note_utilisation(utilisation, bound, is_backlogged);
+        self.note_utilisation(utilisation, bound);
         self.longest_ns = self.longest_ns() * LONGEST_KEPT;
         self.windows = (self.windows + 1).min(WINDOWS_MOST);
         self.window_start_ns = now_ns;
@@ -157,7 +149,7 @@ impl MemberStatistics {
 
     /// Updates the mean utilisation with that of a window. Raises it if several windows in a row reached the
     /// utilisation possible under the bound.
-    fn note_utilisation(&mut self, utilisation: f64, bound: usize, is_backlogged: bool) {
+    fn note_utilisation(&mut self, utilisation: f64, bound: usize) {
         if self.windows < WINDOWS_UNUSED {
             return;
         }
@@ -165,8 +157,7 @@ impl MemberStatistics {
         let weight = f64::from(1 + self.windows - WINDOWS_UNUSED).recip().max(1.0 / 16.0);
         self.utilisation += (utilisation - self.utilisation) * weight;
         let most = 1.0 - self.idle_share(bound); // utilisation that the bound allows
-        let is_full = utilisation > FULL * most || is_backlogged;
-        self.full = if is_full { self.full + 1 } else { 0 };
+        self.full = if utilisation > FULL * most { self.full + 1 } else { 0 };
         if self.full >= FULL_WINDOWS {
             // Only a greater bound can show the amount of further work. Assumes meanwhile a quarter of the idle
             // time under this bound.
@@ -252,13 +243,13 @@ mod tests {
         let mut bound = measured.bound();
         assert_eq!(bound, 2);
         for _ in 0..12 {
-            measured.note_utilisation(0.95_f64.min(1.0 - measured.idle_share(bound)), bound, false);
+            measured.note_utilisation(0.95_f64.min(1.0 - measured.idle_share(bound)), bound);
             bound = measured.bound();
         }
         assert!(bound >= 5 && measured.idle_share(bound) < 0.05, "{bound}");
         // A few busy windows do not change the estimate much.
-        (0..20).for_each(|_| measured.note_utilisation(0.3, bound, false));
-        (0..2).for_each(|_| measured.note_utilisation(0.99, 64, false));
+        (0..20).for_each(|_| measured.note_utilisation(0.3, bound));
+        (0..2).for_each(|_| measured.note_utilisation(0.99, 64));
         assert!(measured.utilisation < 0.6);
     }
 
@@ -291,7 +282,7 @@ mod tests {
         assert_eq!(measured.silence_ns(), 1_000_000);
         measured.notes.note(5_000_000, None);
         assert_eq!(measured.silence_ns(), 10_080_000);
-        (0..500).for_each(|window| measured.end_window(window, 1, 1, 1, false));
+        (0..500).for_each(|window| measured.end_window(window, 1, 1, 1));
         assert_eq!(measured.silence_ns(), 1_000_000);
         measured.notes.note(u32::MAX, None);
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
