@@ -102,7 +102,7 @@ pub struct Death {
 #[derive(Debug)]
 pub struct Parts<B: Buf + Token, A> {
     /// Workers of each pool.
-    pub worker_sets: Vec<WorkerSet<Packet<B>>>,
+    pub worker_sets: Vec<PacketWorkers<B>>,
     /// All workers, in the order of the sets.
     pub identities: Vec<WorkerIdentity>,
     /// Buffer pool for packets that the agent makes.
@@ -133,11 +133,14 @@ pub struct Parts<B: Buf + Token, A> {
     pub seed: u64,
 }
 
+/// Workers of one pool, whose tasks are packets.
+pub type PacketWorkers<B> = WorkerSet<Packet<B>>;
+
 /// Agent: the dispatcher core of a worker host. Its poll loop calls [`Agent::poll`].
 #[derive(Debug)]
 pub struct Agent<P: Port<Buf: Token>, A> {
     /// Workers of each pool.
-    worker_sets: Vec<WorkerSet<Packet<P::Buf>>>,
+    worker_sets: Vec<PacketWorkers<P::Buf>>,
     /// Ports and counters, and the sending of replies.
     responder: Responder<P>,
     /// Addresses of the ports, in the ports' order.
@@ -873,7 +876,7 @@ where
 
     /// Borrows the worker sets and the messenger, so that a worker set can pass completed tasks to the messenger.
     #[inline]
-    fn split(&mut self) -> (&mut [WorkerSet<Packet<P::Buf>>], Messenger<'_, P, A>) {
+    fn split(&mut self) -> (&mut [PacketWorkers<P::Buf>], Messenger<'_, P, A>) {
         let Self { worker_sets, responder, pool, registrars, addresses, udp_port, .. } = self;
         let udp_port = *udp_port;
         (worker_sets, Messenger { responder, pool, registrars, addresses, udp_port })
@@ -1036,7 +1039,7 @@ where
 /// Returns the number of tasks at this agent that name the worker with this identity, or `None` if it is not attached.
 fn tasks_of<P: Port<Buf: Token>>(
     identity: WorkerIdentity,
-    worker_sets: &[WorkerSet<Packet<P::Buf>>],
+    worker_sets: &[PacketWorkers<P::Buf>],
     responder: &Responder<P>,
 ) -> Option<u16> {
     let set = worker_sets.iter().find(|set| set.pool == Some(identity.pool))?;
