@@ -344,7 +344,7 @@ fn every_fault_names_place_and_allowed_values() {
         ),
         (
             "'auto'\nreplies = 'direct'",
-            &["leaf.toml:21", "pool.policy", "no service times", "\"leaf\""],
+            &["leaf.toml:21", "pool.policy", "no replies", "\"leaf\""],
         ),
         (
             "'auto'\nshared_workers = true",
