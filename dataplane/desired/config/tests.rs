@@ -342,10 +342,7 @@ fn every_fault_names_place_and_allowed_values() {
             "'auto'\nreports = 'messages'",
             &["leaf.toml:22", "pool.reports", "auto(objective=p99)", "replies"],
         ),
-        (
-            "'auto'\nreplies = 'direct'",
-            &["leaf.toml:21", "pool.policy", "no replies", "\"leaf\""],
-        ),
+        ("'auto'\nreplies = 'direct'", &["leaf.toml:21", "pool.policy", "no replies", "\"leaf\""]),
         (
             "'auto'\nshared_workers = true",
             &["leaf.toml:21", "pool.policy", "not see all tasks", "horus"],
