@@ -154,10 +154,6 @@ struct Bound {
     adapts: bool,
     /// Number of members that share the tasks, without reserved ones.
     members: usize,
-    /// Number below which members are reserved. These are not measured. They are rarely busy, and would hide that the
-    /// bound keeps other members idle. Their short tasks follow each other so closely that some are always in flight;
-    /// [`Losses`] writes these off, so that round trips seem short.
-    reserved_end: usize,
     /// Number of dispatcher cores that share the tasks.
     cores: usize,
     measured: MemberStatistics,
@@ -199,11 +195,16 @@ struct ReplyMeasurements {
 impl ReplyMeasurements {
     /// Starts the measurement of a run of replies, all received at `now_ns`, in a pool of `members` members.
     #[inline(always)]
-    fn begin_run(&mut self, now_ns: u64, members: usize, adapts: bool) -> ReplyRun<'_> {
+    fn begin_run(
+        &mut self,
+        now_ns: u64,
+        members: usize,
+        reserve: Reserve,
+        adapts: bool,
+    ) -> ReplyRun<'_> {
         let activity = &mut self.activity[..members];
         let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
-        let (reserved_end, bound) = (self.bound.reserved_end, &mut self.bound);
-        ReplyRun { adapts, reserved_end, notes, answers, now_ns, activity, bound }
+        ReplyRun { adapts, reserve, notes, answers, now_ns, activity, bound: &mut self.bound }
     }
 }
 
@@ -212,8 +213,10 @@ impl ReplyMeasurements {
 struct ReplyRun<'a> {
     /// Copy of [`Bound::adapts`].
     adapts: bool,
-    /// Copy of [`Bound::reserved_end`].
-    reserved_end: usize,
+    /// Reserved members. These are not measured. They are rarely busy, and would hide that the bound keeps other members
+    /// idle. Their short tasks follow each other closely, so that some are always in flight. [`Losses`] writes these
+    /// off, and round trips seem short.
+    reserve: Reserve,
     /// Sums over the replies of the current window.
     notes: ReplyNotes,
     answers: u32,
@@ -234,7 +237,7 @@ impl ReplyRun<'_> {
         }
         self.answers = self.answers.wrapping_add(1);
         let is_left_out = !self.adapts && self.answers % SAMPLE != 1;
-        if is_left_out || report.member.index() < self.reserved_end {
+        if is_left_out || self.reserve.has(report.member) {
             return self.notes.note_longest(report.service_ns);
         }
         // A task sent while the member had no other one: the time since then, without its service, is its round trip.
@@ -378,7 +381,6 @@ impl Bounded {
             tasks: bound,
             adapts: false,
             members: 0,
-            reserved_end: 0,
             cores: 1,
             measured,
             window_replies: 0,
@@ -505,7 +507,8 @@ impl Bounded {
     fn reply_shared(&mut self, reports: &[Report], view: &mut View) -> usize {
         let (now_ns, adapts) = (view.now_ns(), self.measurements.bound.adapts);
         let mut parts = view.parts();
-        let mut run = self.measurements.begin_run(now_ns, parts.states.members(), adapts);
+        let mut run =
+            self.measurements.begin_run(now_ns, parts.states.members(), self.reserve, adapts);
         let mut watch = self.losses.watch(parts.states.members());
         for report in reports {
             watch.answer(report, &mut parts);
@@ -549,7 +552,7 @@ impl Bounded {
         let (now_ns, parts) = (view.now_ns(), view.parts());
         let mut parts = if ALONE { parts.alone() } else { parts };
         let members = parts.states.members();
-        let mut run = self.measurements.begin_run(now_ns, members, ADAPTS);
+        let mut run = self.measurements.begin_run(now_ns, members, self.reserve, ADAPTS);
         let mut watch = self.losses.watch(members);
         self.free.ranks.set_all(
             reports,
@@ -649,7 +652,8 @@ impl Policy for Bounded {
         let remaining = self.losses.take(report, view);
         if report.service_ns > 0 {
             let adapts = self.measurements.bound.adapts;
-            let mut run = self.measurements.begin_run(view.now_ns(), view.members(), adapts);
+            let (now_ns, members) = (view.now_ns(), view.members());
+            let mut run = self.measurements.begin_run(now_ns, members, self.reserve, adapts);
             run.record(report);
             run.end();
         }
@@ -679,7 +683,6 @@ impl Policy for Bounded {
             .ranks
             .rank(view.members(), active().filter(|&member| reserve.has(member)));
         self.measurements.bound.share(self.free.ranks.len(), caller.core.count);
-        self.measurements.bound.reserved_end = reserve.end;
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
         view.set_tokens(self.rows(), self.bound());

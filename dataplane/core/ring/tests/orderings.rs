@@ -57,6 +57,16 @@ fn words(slots: usize) -> ChannelWords<Shared> {
     }
 }
 
+/// Creates both ends of a ring with `slots` slots. The worker has started.
+fn attached(slots: usize) -> (Sender<Shared>, Receiver<Shared>) {
+    let words = words(slots);
+    let mut sender = Sender::new(words.clone());
+    let receiver = Receiver::claim(words, 1, 0);
+    sender.grant(sender.claim());
+    receiver.start();
+    (sender, receiver)
+}
+
 /// Returns the notice (the slot's content) of task `number`, different for each task.
 fn task(number: u64) -> Notice {
     Notice { offset: 0, len: number as u32 + 10, class: number as u16 + 20 }
@@ -79,12 +89,8 @@ fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
 fn bytes_are_visible_with_notices_and_credits() {
     loom::model(|| {
         const TASKS: u64 = 3;
-        let words = words(2);
         let (tasks, replies) = (Shared::new(2), Shared::new(2));
-        let mut sender = Sender::new(words.clone());
-        let receiver = Receiver::claim(words, 1, 0);
-        sender.grant(sender.claim());
-        receiver.start();
+        let (mut sender, receiver) = attached(2);
         let worker = {
             let (tasks, replies) = (tasks.clone(), replies.clone());
             thread::spawn(move || {
@@ -127,11 +133,7 @@ fn bytes_are_visible_with_notices_and_credits() {
 #[test]
 fn worker_sees_a_burst_at_once() {
     loom::model(|| {
-        let words = words(4);
-        let mut sender = Sender::new(words.clone());
-        let receiver = Receiver::claim(words, 1, 0);
-        sender.grant(sender.claim());
-        receiver.start();
+        let (mut sender, receiver) = attached(4);
         let worker = thread::spawn(move || {
             assert_eq!(wait(|| receiver.receive()), task(0));
             assert_eq!(receiver.receive(), Some(task(1)));
@@ -230,11 +232,7 @@ fn departed_and_died_workers_stay_distinct() {
 #[test]
 fn stop_request_overtakes_no_task() {
     loom::model(|| {
-        let words = words(2);
-        let mut sender = Sender::new(words.clone());
-        let receiver = Receiver::claim(words, 1, 0);
-        sender.grant(sender.claim());
-        receiver.start();
+        let (mut sender, receiver) = attached(2);
         let worker = thread::spawn(move || {
             wait(|| receiver.is_stopped().then_some(()));
             assert_eq!(receiver.receive(), Some(task(0)));
@@ -251,11 +249,7 @@ fn stop_request_overtakes_no_task() {
 fn notes_of_completions_are_visible_with_credits() {
     const TASKS: u64 = 3; // one more than slots
     loom::model(|| {
-        let words = words(2);
-        let mut sender = Sender::new(words.clone());
-        let receiver = Receiver::claim(words, 1, 0);
-        sender.grant(sender.claim());
-        receiver.start();
+        let (mut sender, receiver) = attached(2);
         let worker = thread::spawn(move || {
             for number in 0..TASKS {
                 wait(|| receiver.receive());
@@ -282,12 +276,8 @@ fn notes_of_completions_are_visible_with_credits() {
 #[test]
 fn listed_completions_are_visible_with_credits() {
     loom::model(|| {
-        let words = words(2);
         let replies = Shared::new(2);
-        let mut sender = Sender::new(words.clone());
-        let receiver = Receiver::claim(words, 1, 0);
-        sender.grant(sender.claim());
-        receiver.start();
+        let (mut sender, receiver) = attached(2);
         assert!(sender.send(task(0)) && sender.send(task(1)));
         let worker = {
             let replies = replies.clone();
