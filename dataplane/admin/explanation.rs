@@ -301,8 +301,7 @@ impl ExplainContext<'_> {
     }
 }
 
-/// Returns the order that the rules for classes give a queued task, and the reserve that holds it, as the end of a
-/// sentence.
+/// Returns the end of a sentence about a queued task: its order by the rules for classes, and the reserve.
 fn order_text(rules: &proto::ClassRules) -> String {
     let mut text = String::new();
     if rules.delay_ns > 0 {

@@ -176,7 +176,7 @@ impl Planner<'_> {
                 continue;
             }
             let old = self.current.pools.get(&id).cloned();
-            // Of these settings, `AddPool` has shared workers, and a key only by the path of its file.
+            // `AddPool` has only shared workers of these settings. It has the path of a key, not the key.
             let shared_workers = pool.fixed.shared_workers;
             let of_new_pool = FixedSettings { shared_workers, ..FixedSettings::default() };
             let current = old.as_ref().map_or(&of_new_pool, |old| &old.fixed);

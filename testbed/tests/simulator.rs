@@ -424,8 +424,8 @@ fn boost_and_reserve_protect_short_tasks() {
     assert!(longest(&chosen) < longest(&plain) * 1.15, "{chosen:?} {plain:?}");
 }
 
-/// Long tasks need more than half of the workers, which is all that the reserve leaves them. Over a long round trip no
-/// task waits at the dispatcher under `eft`.
+/// Long tasks need more than half of the workers, and the reserve leaves them half. Over a long round trip no task waits
+/// at the dispatcher under `eft`.
 #[test]
 fn too_large_a_reserve_overloads_no_pool() {
     let policies = "eft(boost=1, reserve=8),cfcfs(boost=1, reserve=8),jbsq(k=2, reserve=8)";

@@ -7,7 +7,7 @@ use crate::state::{PoolExchange, View};
 /// A task with a lower key on another core goes first, unless that core leaves it waiting for this long.
 const COURTESY_NS: u64 = 5_000;
 
-/// Courtesy of one core to the others.
+/// Courtesy of one core to all remote cores.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Courtesy {
     /// Key of the first task on another core.

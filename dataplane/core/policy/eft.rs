@@ -293,7 +293,7 @@ impl Eft {
         self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, waiting as f64)
     }
 
-    /// Returns true if so many tasks wait on all cores that the bounds may keep members idle. False without members.
+    /// Returns true if the bounds may keep members idle, by the number of waiting tasks on all cores. False without members.
     #[inline]
     fn are_too_many(waiting: usize, view: &View) -> bool {
         let members = view.active().len();
@@ -332,7 +332,7 @@ impl Eft {
             Some(trips) if trips > HELD_TRIPS => Some(UNBOUNDED),
             trips => trips.map(|trips| bound(trips * self.fastest, LOAD_MOST)),
         };
-        // A published bound above the largest one means that there is none.
+        // A published bound above the largest one stands for no bound.
         let common = shared.largest_bound(own_bound.map(|bound| bound.min(BOUND_MOST + 1).into()));
         let common = common.map_or(BOUND_START, |bound| bound as u16);
         let common_bound = Some(if common > BOUND_MOST { UNBOUNDED } else { common });
@@ -888,7 +888,7 @@ mod tests {
         assert!(counts[0].abs_diff(500) < 100 && counts[2..] == [0, 0], "{counts:?}");
     }
 
-    /// Cores of one leaf, with a pool whose second member is ten times as fast as the first.
+    /// Cores of one leaf with a pool of two members. The second one is ten times as fast as the first.
     struct Cores {
         dispatchers: Vec<Dispatcher>,
         exchanges: Vec<Exchange>,

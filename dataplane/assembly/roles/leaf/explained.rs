@@ -74,7 +74,7 @@ fn order_of(record: &Record) -> (usize, usize, usize) {
 #[test]
 fn waiting_long_task_is_explained_by_the_reserve() {
     let (mut rig, records) = measured("eft(boost=1, reserve=2)");
-    // Workers 10 and 11 are reserved. Six long tasks fill the others, and two wait.
+    // Workers 10 and 11 are reserved. Six long tasks fill the remaining workers, and two wait.
     let long = explain_tasks(&mut rig, &records, 2, 8);
     for (at, record) in long.iter().enumerate() {
         let beliefs = record.beliefs.as_ref().unwrap();
