@@ -396,7 +396,7 @@ mod peer {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
-    use wedjat::io::{Buf, Burst, Port};
+    use wedjat::io::{Buf, Burst, Pool, Port};
 
     use super::timeouts::TIMEOUT;
 
@@ -413,7 +413,14 @@ mod peer {
         let eal = Eal::init(&[], &names).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
         let options = DeviceOptions::with_peer_timeout(Some(TIMEOUT));
-        let open = |name: &&str| Device::open(&eal, name, &pool, &options).unwrap().0;
+        let open = |name: &&str| {
+            let (device, mut ports) = Device::open(&eal, name, &pool, &options).unwrap();
+            if name.contains("role=client") {
+                let mut burst: Burst<_> = pool.handle().take().into_iter().collect();
+                assert_eq!(ports[0].tx_burst(&mut burst), 1, "an open client sends at once");
+            }
+            device
+        };
         let opened: Vec<_> = names.iter().map(open).collect();
         assert!(opened.iter().skip(1).step_by(2).all(|client| client.link().up));
         drop(opened);

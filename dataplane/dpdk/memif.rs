@@ -153,8 +153,11 @@ pub(super) struct Relay {
     /// the core that writes or reads it. So drivers write only to descriptors shared with peers that could stop this
     /// process anyway ([`Relay::may_be_woken`]), and read none that a peer has.
     dummy_event: OwnedFd,
-    /// Interrupts of the rings that this end reads, by device id, for each connected device.
-    interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
+    /// Interrupts of the rings that this end reads, by device id, for each connected device. The number is that of the
+    /// forwarder with the connection.
+    interrupts: Mutex<BTreeMap<u32, (u64, RingInterrupts)>>,
+    /// Number of forwarders so far.
+    forwarders: AtomicU64,
     /// Number of changes of `interrupts`.
     connection: AtomicU64,
     /// Eventfd that each change of `interrupts` writes. It wakes the cores that sleep with the old ones.
@@ -567,6 +570,7 @@ impl Relay {
             users,
             dummy_event,
             interrupts: Mutex::default(),
+            forwarders: AtomicU64::new(0),
             connection: AtomicU64::new(0),
             changed,
             served,
@@ -654,6 +658,7 @@ impl Relay {
             return None;
         }
         self.forget_pending();
+        self.note_end(id, None); // the device is stopped
         if !start() {
             return self.note_failure("the device does not start");
         }
@@ -715,18 +720,36 @@ impl Relay {
         self.changed.as_fd()
     }
 
-    /// Returns the interrupts of the rings that a device reads; `None` without a peer.
-    pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
-        locked(&self.interrupts).get(&id).cloned()
+    /// Returns true if a device has a peer and the handshake has ended: its ports send and receive packets.
+    pub(super) fn is_connected(&self, id: u32) -> bool {
+        locked(&self.interrupts).contains_key(&id)
     }
 
-    /// Records that a device has a peer, with these interrupts, or has none any more.
-    fn note_connection(&self, id: u32, interrupts: Option<RingInterrupts>) {
+    /// Returns the interrupts of the rings that a device reads; `None` without a peer.
+    pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
+        locked(&self.interrupts).get(&id).map(|(_, interrupts)| interrupts.clone())
+    }
+
+    /// Records that a device has a peer, with these interrupts, by the forwarder with this number.
+    fn note_connection(&self, id: u32, forwarder: u64, interrupts: RingInterrupts) {
         let mut by_device = locked(&self.interrupts);
-        match interrupts {
-            Some(interrupts) => by_device.insert(id, interrupts),
-            None => by_device.remove(&id),
-        };
+        by_device.insert(id, (forwarder, interrupts));
+        self.note_change();
+    }
+
+    /// Records that a device has no peer any more, by this forwarder; by any if `None`. A client's device may have a new
+    /// connection by a new forwarder before the old one notices its end.
+    fn note_end(&self, id: u32, forwarder: Option<u64>) {
+        let mut by_device = locked(&self.interrupts);
+        let is_over = |&(owner, _): &(u64, _)| forwarder.is_none_or(|forwarder| owner == forwarder);
+        if by_device.get(&id).is_some_and(is_over) {
+            by_device.remove(&id);
+            self.note_change();
+        }
+    }
+
+    /// Counts a change of the connections, and wakes sleeping cores. The caller has locked `interrupts`.
+    fn note_change(&self) {
         self.connection.fetch_add(1, Release);
         // Fails only after 2^64 - 2 changes.
         let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
@@ -855,6 +878,8 @@ impl Drop for Relay {
 struct Forwarder {
     /// Relay of the socket.
     relay: Arc<Relay>,
+    /// Number of this forwarder among those of the relay.
+    number: u64,
     /// True while it accepts peers.
     accepts: bool,
     /// Earliest time of the next accept, after a shortage.
@@ -914,9 +939,10 @@ struct ReadyEnds {
 impl Forwarder {
     /// Creates a forwarder without channels. `accepts` is true for the thread of a server's socket.
     fn new(relay: &Arc<Relay>, accepts: bool) -> Self {
+        let number = relay.forwarders.fetch_add(1, Relaxed);
         let (relay, channels) = (Arc::clone(relay), Vec::new());
         let (outage, connected) = (Outage::default(), BTreeSet::new());
-        Self { relay, accepts, accepts_from: None, outage, channels, connected }
+        Self { relay, number, accepts, accepts_from: None, outage, channels, connected }
     }
 
     /// Adds a channel.
@@ -1078,7 +1104,7 @@ impl Forwarder {
     /// channel.
     fn count_end(&mut self, id: u32) -> Option<PeerChannel> {
         self.connected.remove(&id);
-        self.relay.note_connection(id, None);
+        self.relay.note_end(id, Some(self.number));
         *locked(&self.relay.status).ended.entry(id).or_default() += 1;
         None
     }
@@ -1135,7 +1161,7 @@ impl Forwarder {
             Ok(Step::Complete) => match relay.introduce(peer, &messages) {
                 Ok((driver, connected)) => {
                     self.connected.insert(id);
-                    relay.note_connection(id, Some(announced(messages).interrupts()));
+                    relay.note_connection(id, self.number, announced(messages).interrupts());
                     connected.send(peer, None);
                     Some(ChannelState::Connected { id, driver })
                 }
@@ -1205,7 +1231,7 @@ impl Forwarder {
                 // At this message the driver masks the interrupts of the rings that it reads. A core may unmask them only
                 // afterwards.
                 relay.barrier.send_and_settle(|| message.send(&driver, None));
-                relay.note_connection(id, Some(announced.interrupts()));
+                relay.note_connection(id, self.number, announced.interrupts());
                 self.connected.insert(id);
                 return Some(ChannelState::Connected { id, driver });
             }
@@ -2025,5 +2051,95 @@ mod tests {
         assert!(receive(&driver).is_none());
         connection.join().unwrap();
         assert_eq!(relay.ended(0), 1);
+    }
+
+    /// A relay of a client with device 0. The test plays its driver, and its server.
+    struct ClientScene {
+        relay: Arc<Relay>,
+        server: OwnedFd,
+        /// Owns the folder of the private socket.
+        _relays: Relays,
+    }
+
+    impl ClientScene {
+        fn new(test: &str, settle: &MapSettler) -> Self {
+            let mut relays = Relays::default();
+            let vdev = format!("--vdev=net_memif0,socket={}", name(test));
+            relays.interpose(&[vdev], settle).unwrap();
+            let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
+            relay.set_handshake_timeout(TIMEOUT);
+            let server = relay.outer.listen(0o600).unwrap();
+            Self { relay, server, _relays: relays }
+        }
+
+        /// Runs a handshake until the driver has its last message. Returns the thread of the connection, and the ends
+        /// of server and driver.
+        fn connect(&self) -> (JoinHandle<()>, OwnedFd, OwnedFd) {
+            let mut driver = None;
+            let thread = self.relay.connect(0, ONE, || {
+                driver = self.relay.inner.connect().ok();
+                driver.is_some()
+            });
+            let (peer, driver) = (rustix::net::accept(&self.server).unwrap(), driver.unwrap());
+            Message::new(memif_control::hello(ONE)).send(&peer, None);
+            assert_eq!(receive_kind(&driver), Some(MessageKind::Hello));
+            let (last, earlier) = introduction(0).split_off_last();
+            for message in earlier {
+                message.send(&driver, None);
+                receive(&peer).unwrap();
+                plain(MessageKind::Ack).send(&peer, None);
+                assert_eq!(receive_kind(&driver), Some(MessageKind::Ack));
+            }
+            last.send(&driver, None);
+            assert_eq!(receive_kind(&peer), Some(MessageKind::Connect));
+            plain(MessageKind::Connected).send(&peer, None);
+            assert_eq!(receive_kind(&driver), Some(MessageKind::Connected));
+            (thread.unwrap(), peer, driver)
+        }
+
+        /// Waits until the device is connected.
+        fn await_connection(&self) {
+            let began = Instant::now();
+            while !self.relay.is_connected(0) {
+                assert!(began.elapsed() < TIMEOUT, "no connection");
+                thread::yield_now();
+            }
+        }
+    }
+
+    // promise: ports.2
+    #[test]
+    fn connected_client_can_send_at_once() {
+        let (settled, is_settled) = channel();
+        let is_settled = Mutex::new(is_settled);
+        let settle = move || is_settled.lock().unwrap().recv().unwrap();
+        let scene = ClientScene::new("at-once", &(Arc::new(settle) as MapSettler));
+        let pass = scene.relay.gate().pass();
+        settled.send(()).unwrap(); // after Hello
+        let (_thread, _peer, _driver) = scene.connect();
+        assert!(!scene.relay.is_connected(0), "the driver has not handled the last message");
+        assert_eq!(pass.burst(|| 1), 0);
+        settled.send(()).unwrap();
+        scene.await_connection();
+        assert_eq!(pass.burst(|| 1), 1);
+        // The end of the connection waits for the driver, too.
+        settled.send(()).unwrap();
+    }
+
+    // promise: ports.2
+    #[test]
+    fn late_end_keeps_the_next_connection() {
+        let scene = ClientScene::new("late-end", &at_once());
+        let (first, first_peer, _first_driver) = scene.connect();
+        scene.await_connection();
+        let (_second, _second_peer, _second_driver) = scene.connect();
+        scene.await_connection();
+        let number = scene.relay.connection();
+        drop(first_peer);
+        first.join().unwrap();
+        assert_eq!(scene.relay.ended(0), 1);
+        assert!(scene.relay.interrupts(0).is_some(), "the new connection keeps its interrupts");
+        assert_eq!(scene.relay.connection(), number);
+        drop(scene.server);
     }
 }

@@ -866,8 +866,8 @@ impl OpenedDevice {
     }
 
     /// Starts the device. A memif client connects once per start, and only to a running server, so this repeats the
-    /// start until the link is up. Returns false after `refusals` attempts at a running server without a link: it
-    /// refused, or did not answer in time.
+    /// start until the connection is up. Returns false after `refusals` attempts at a running server without a
+    /// connection: it refused, or did not answer in time.
     fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
         let is_client = |memif: &&RelayedDevice| memif.relay.role() == Role::Client;
         let Some(RelayedDevice { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
@@ -877,7 +877,8 @@ impl OpenedDevice {
         let (began, mut refused) = (Instant::now(), 0);
         loop {
             if let Some(connection) = relay.connect(*id, rings, || self.try_start().is_ok()) {
-                if self.becomes_linked(&connection, &options.stop) {
+                let is_connected = || relay.is_connected(*id);
+                if wait_for_connection(is_connected, &connection, &options.stop) {
                     return Ok(true);
                 }
                 self.stop()?;
@@ -897,20 +898,6 @@ impl OpenedDevice {
             }
             std::thread::sleep(PEER_RETRY);
         }
-    }
-
-    /// Waits until the link of a memif client is up. Returns false if the server refuses or does not answer
-    /// in time, or after a stop request.
-    fn becomes_linked(&self, connection: &JoinHandle<()>, stop: &AtomicBool) -> bool {
-        let began = Instant::now();
-        let may_continue = || !connection.is_finished() && !stop.load(Acquire);
-        while began.elapsed() < PEER_ANSWER && may_continue() {
-            if self.link().up {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        false
     }
 
     /// Starts the device once.
@@ -966,6 +953,24 @@ impl Drop for OpenedDevice {
             sys::rte_eth_dev_close(id);
         });
     }
+}
+
+/// Waits until a memif client `is_connected`. Returns false if the server refuses or does not answer in time, or after
+/// a stop request. The driver's link is up earlier, when the gate is still closed and ports send nothing.
+fn wait_for_connection(
+    is_connected: impl Fn() -> bool,
+    connection: &JoinHandle<()>,
+    stop: &AtomicBool,
+) -> bool {
+    let began = Instant::now();
+    let may_continue = || !connection.is_finished() && !stop.load(Acquire);
+    while began.elapsed() < PEER_ANSWER && may_continue() {
+        if is_connected() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 /// Check before each burst that the device may be used.
