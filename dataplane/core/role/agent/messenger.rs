@@ -115,7 +115,7 @@ where
                 Completion::emit_all(entries, &header, payload);
                 match credential {
                     Some(credential) if is_registration => {
-                        credential.sign_registration(leaf, src, dst, payload);
+                        credential.sign_registration((leaf, header.seq), src, dst, payload);
                     }
                     Some(credential) => credential.sign(src, dst, payload),
                     None => {}

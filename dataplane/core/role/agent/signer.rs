@@ -30,9 +30,24 @@ pub struct Credential {
     key: Key,
     /// Next sequence.
     sequence: AtomicU64,
-    /// Sequence of its last registration with each leaf, which the acknowledgement repeats.
-    registered: [AtomicU64; AGENT_LEAVES_MAX],
+    /// Its last registration with each leaf.
+    registrations: [Registration; AGENT_LEAVES_MAX],
 }
+
+/// Sequences of a registration with its repetitions. The acknowledgement has one of them. Only the agent's core writes
+/// these words.
+#[derive(Debug)]
+struct Registration {
+    /// Number in the header, which a repetition keeps; [`NO_NUMBER`] before the first registration.
+    number: AtomicU64,
+    /// Sequence of the first message with this number.
+    first: AtomicU64,
+    /// Sequence of the last message with this number.
+    last: AtomicU64,
+}
+
+/// Number of no registration.
+const NO_NUMBER: u64 = u64::MAX;
 
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,8 +58,12 @@ impl fmt::Debug for Credential {
 impl Credential {
     /// Creates a credential whose sequence starts at `now`.
     fn new(key: Key, now: u64) -> Self {
-        let registered = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { key, sequence: AtomicU64::new(now), registered }
+        let registrations = std::array::from_fn(|_| Registration {
+            number: AtomicU64::new(NO_NUMBER),
+            first: AtomicU64::new(u64::MAX), // no sequence is in an empty range
+            last: AtomicU64::new(0),
+        });
+        Self { key, sequence: AtomicU64::new(now), registrations }
     }
 
     /// Signs a payload with an authenticated header, from `src` to `dst`.
@@ -53,10 +72,22 @@ impl Credential {
         self.sign_next(src, dst, payload);
     }
 
-    /// Same as [`Credential::sign`], for a registration with the leaf at this index. Stores the sequence, which the
-    /// acknowledgement must repeat.
-    pub fn sign_registration<A: Address>(&self, leaf: usize, src: A, dst: A, payload: &mut [u8]) {
-        self.registered[leaf].store(self.sign_next(src, dst, payload), Relaxed);
+    /// Same as [`Credential::sign`], for a registration with the leaf at this index, or for a keep-alive. Stores the
+    /// sequence, which the acknowledgement repeats. `number` is the one in the header: a repetition keeps it.
+    pub fn sign_registration<A: Address>(
+        &self,
+        (leaf, number): (usize, u16),
+        src: A,
+        dst: A,
+        payload: &mut [u8],
+    ) {
+        let (sequence, number) = (self.sign_next(src, dst, payload), u64::from(number));
+        let registration = &self.registrations[leaf];
+        if registration.number.load(Relaxed) != number {
+            registration.number.store(number, Relaxed);
+            registration.first.store(sequence, Relaxed);
+        }
+        registration.last.store(sequence, Relaxed);
     }
 
     /// Signs with the next sequence and returns it.
@@ -67,8 +98,8 @@ impl Credential {
         sequence
     }
 
-    /// Checks that this acknowledges the last registration with a leaf: correct tag, and that registration's
-    /// sequence.
+    /// Checks that this acknowledges the last registration with a leaf: correct tag, and the sequence of that
+    /// registration or of a repetition. A leaf may take longer to answer than the interval of repetitions.
     ///
     /// # Errors
     /// Reason for refusal.
@@ -81,7 +112,8 @@ impl Credential {
         if self.key.tag(&signed.blocks) != signed.tag {
             return Err(DropReason::AuthTag);
         }
-        let is_last = self.registered[leaf].load(Relaxed) == signed.sequence;
+        let Registration { first, last, .. } = &self.registrations[leaf];
+        let is_last = (first.load(Relaxed)..=last.load(Relaxed)).contains(&signed.sequence);
         if is_last { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 

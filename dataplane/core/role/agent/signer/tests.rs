@@ -132,10 +132,10 @@ fn threads_never_reuse_a_sequence() {
 #[test]
 fn only_the_last_registration_is_acknowledged() {
     let credential = Credential::new(key(1), NOW);
-    // Signs a registration and returns its sequence.
-    let register = || {
-        let mut payload = payload(Header::worker_id(7, 3, 0, 1));
-        credential.sign_registration(LEAF, 1_u32, 2, &mut payload);
+    // Signs a registration of this number and returns its sequence.
+    let register = |number| {
+        let mut payload = payload(Header::worker_id(7, 3, 0, number));
+        credential.sign_registration((LEAF, number), 1_u32, 2, &mut payload);
         signed(&payload).sequence
     };
     // Returns the leaf's acknowledgement of the registration with this sequence, signed with this key.
@@ -144,13 +144,22 @@ fn only_the_last_registration_is_acknowledged() {
         key.sign(&addresses(1, 2), &mut payload, sequence);
         signed(&payload)
     };
-    // The second registration replaces the first.
-    let (first, second) = (register(), register());
     let check = |signed: SignedPacket| credential.acknowledges(LEAF, Some(&signed));
+    assert_eq!(check(acknowledgement(&key(1), 0)), Err(DropReason::AuthReplay), "none is open");
+    // The second registration replaces the first.
+    let (first, second) = (register(1), register(2));
     assert_eq!(check(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
     assert_eq!(check(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
     assert_eq!(credential.acknowledges(LEAF, None::<&SignedPacket>), Err(DropReason::AuthMissing));
     assert_eq!(check(acknowledgement(&key(1), second)), Ok(()));
+    // A repetition replaces nothing: the answer to an earlier message may arrive after it.
+    let repetition = register(2);
+    for sequence in [second, repetition] {
+        assert_eq!(check(acknowledgement(&key(1), sequence)), Ok(()));
+    }
+    for sequence in [first, repetition + 1] {
+        assert_eq!(check(acknowledgement(&key(1), sequence)), Err(DropReason::AuthReplay));
+    }
 }
 
 // promise: trust.3
