@@ -606,24 +606,31 @@ mod processes {
         );
         fs::write(home.path("leaf.toml"), text).unwrap();
 
-        let agent = ChildProcess::start(&mut home.command("agent"));
+        let mut agent = ChildProcess::start(&mut home.command("agent"));
         let region = home.region();
         let workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
         wait_for_workers(&region, WORKERS);
         let mut command = home.command_with("leaf", &["--peer-timeout", "300s"]);
-        let leaf = ChildProcess::start(&mut command);
+        let mut leaf = ChildProcess::start(&mut command);
         let state = || Snapshot::open(&home.path("leaf")).ok();
         let count = |name: &str| {
             let counters = state().map(|state| state.cores[0].counters[name]);
             counters.unwrap_or(0)
         };
-        wait_until("all are answered", || count("replies") == u64::from(TASKS));
-        wait_until("workers are registered", || count("keep_alives") >= WORKERS as u64);
+        let mut wait_for = |what, name, wanted: u64| {
+            wait_until(what, || {
+                assert!(!leaf.has_ended() && !agent.has_ended(), "a node ended before {what}");
+                count(name) >= wanted
+            });
+        };
+        wait_for("all are answered", "replies", TASKS.into());
+        wait_for("workers are registered", "keep_alives", WORKERS as u64);
         let account_of_leaf = leaf.account();
         let account_of_agent = agent.account();
         workers.into_iter().for_each(ChildProcess::ended);
 
-        assert_eq!(self::count(&account_of_leaf, "/registrations"), WORKERS as u64);
+        // The agent repeats a registration if the answer takes longer than 10 ms.
+        assert!(self::count(&account_of_leaf, "/registrations") >= WORKERS as u64);
         for (account, name) in [(&account_of_leaf, "leaf"), (&account_of_agent, "agent")] {
             assert_eq!(self::count(account, "/replies"), u64::from(TASKS), "{name}: {account}");
         }

@@ -2,9 +2,14 @@
 //! prints its account: packets and tasks by port, pool and drop reason, as JSON.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use std::process::{Child, ChildStdin, Command, Output};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
+
+/// Time in which a stopped process must end in a failing test.
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// A process, killed when dropped. Holds `None` only after [`ChildProcess::output`], which consumes the process.
 pub struct ChildProcess(Option<Child>);
@@ -69,11 +74,40 @@ impl ChildProcess {
 }
 
 impl Drop for ChildProcess {
+    /// Kills the process. Under a panic, which fails the test, stops it and prints its output instead: a node then still
+    /// writes its account.
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(mut child) = self.0.take() else { return };
+        if std::thread::panicking() {
+            return print_end(child);
         }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Ends a process, by SIGKILL after [`END_MAX`], and prints its status and its output, where this is a pipe.
+fn print_end(mut child: Child) {
+    let id = child.id().to_string();
+    let state = if matches!(child.try_wait(), Ok(None)) { "ran until now" } else { "had ended" };
+    let _ = Command::new("kill").args(["-TERM", &id]).stderr(Stdio::null()).status();
+    let (ended, is_ended) = mpsc::channel::<()>();
+    let process = id.clone();
+    let killer = std::thread::spawn(move || {
+        if is_ended.recv_timeout(END_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-KILL", &process]).status();
+        }
+    });
+    let output = child.wait_with_output();
+    drop(ended);
+    let _ = killer.join();
+    match output {
+        Ok(Output { status, stdout, stderr }) => {
+            let [stdout, stderr] =
+                [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+            eprintln!("process {id} {state}: {status}\n{stderr}{stdout}");
+        }
+        Err(error) => eprintln!("process {id} {state}: {error}"),
     }
 }
 
