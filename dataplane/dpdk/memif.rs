@@ -737,8 +737,8 @@ impl Relay {
         self.note_change();
     }
 
-    /// Records that a device has no peer any more, by this forwarder; by any if `None`. A client's device may have a new
-    /// connection by a new forwarder before the old one notices its end.
+    /// Records that a device has no peer any more, by this forwarder; by any if `None`. A client's device may have a
+    /// new connection by a new forwarder before the old one notices its end.
     fn note_end(&self, id: u32, forwarder: Option<u64>) {
         let mut by_device = locked(&self.interrupts);
         let is_over = |&(owner, _): &(u64, _)| forwarder.is_none_or(|forwarder| owner == forwarder);

@@ -74,8 +74,8 @@ impl ChildProcess {
 }
 
 impl Drop for ChildProcess {
-    /// Kills the process. Under a panic, which fails the test, stops it and prints its output instead: a node then still
-    /// writes its account.
+    /// Kills the process. Under a panic, which fails the test, stops it and prints its output instead: a node then
+    /// still writes its account.
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
         if std::thread::panicking() {
