@@ -428,6 +428,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
             false => 0,
         };
         let before = load(leaf);
+        leaf.dispatchers[core].note_burst(to_ns(self.engine.now));
         if benchmark {
             leaf.dispatchers[core].refresh(report);
         } else {

@@ -125,6 +125,12 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.dispatcher.refresh(report);
     }
 
+    /// Sets the time of the next reply, by [`Dispatcher::note_burst`]. Does not record it.
+    #[inline]
+    pub fn note_burst(&mut self, now_ns: u64) {
+        self.dispatcher.note_burst(now_ns);
+    }
+
     /// Advances the policy's time, by [`Dispatcher::tick`], and records it.
     #[inline]
     pub fn tick(&mut self, now_ns: u64) {

@@ -272,11 +272,13 @@ impl<T> Node<T> {
         self.tasks.room()
     }
 
-    /// Updates the time before a burst, for policies that queue tasks.
+    /// Updates the time before a burst, for the detection of lost tasks and for policies that queue tasks.
     #[inline]
     pub fn note_time(&mut self, now: u64) {
+        let now_ns = self.timing.to_ns(now);
+        self.stages.note_burst(now_ns);
         if self.holds {
-            self.stages.tick_holding(self.timing.to_ns(now));
+            self.stages.tick_holding(now_ns);
         }
     }
 

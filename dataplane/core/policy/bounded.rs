@@ -214,8 +214,7 @@ struct ReplyRun<'a> {
     /// Copy of [`Bound::adapts`].
     adapts: bool,
     /// Reserved members. These are not measured. They are rarely busy, and would hide that the bound keeps other members
-    /// idle. Their short tasks follow each other closely, so that some are always in flight. [`Losses`] writes these
-    /// off, and round trips seem short.
+    /// idle.
     reserve: Reserve,
     /// Sums over the replies of the current window.
     notes: ReplyNotes,
@@ -509,7 +508,7 @@ impl Bounded {
         let mut parts = view.parts();
         let mut run =
             self.measurements.begin_run(now_ns, parts.states.members(), self.reserve, adapts);
-        let mut watch = self.losses.watch(parts.states.members());
+        let mut watch = self.losses.watch(parts.states.members(), now_ns);
         for report in reports {
             watch.answer(report, &mut parts);
             run.record(report);
@@ -553,7 +552,7 @@ impl Bounded {
         let mut parts = if ALONE { parts.alone() } else { parts };
         let members = parts.states.members();
         let mut run = self.measurements.begin_run(now_ns, members, self.reserve, ADAPTS);
-        let mut watch = self.losses.watch(members);
+        let mut watch = self.losses.watch(members, now_ns);
         self.free.ranks.set_all(
             reports,
             members,
@@ -673,7 +672,7 @@ impl Policy for Bounded {
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         (self.free.core, self.reserved_free.core) = (caller.core, caller.core);
         self.silence.on_members(caller, view);
-        self.losses.resize(view.members());
+        self.losses.resize(view);
         self.measurements.activity.resize(view.members(), LastActivity::new(view.now_ns(), false));
         self.reserve.end = reserved_end(view.members(), view.active(), self.reserve.members);
         let reserve = self.reserve;
@@ -698,6 +697,10 @@ impl Policy for Bounded {
         let (measured, bound) = (&self.measurements.bound.measured, self.bound());
         let limits = |silence: &SilenceChecks| silence.limits(measured, bound);
         let Some(limits) = self.silence.due(view.now_ns(), limits) else { return };
+        let round_trip_ns = measured.round_trip_ns();
+        if round_trip_ns > 0.0 {
+            self.losses.note_round_trip(round_trip_ns as u64);
+        }
         self.agree(view);
         view.set_tokens(self.rows(), self.bound());
         for index in 0..view.active().len() {

@@ -845,6 +845,12 @@ impl Dispatcher {
         self.holds
     }
 
+    /// Sets the time of a burst of replies, before the dispatcher processes them.
+    #[inline]
+    pub fn note_burst(&mut self, now_ns: u64) {
+        self.view.note_burst(now_ns);
+    }
+
     /// Advances the policy's time.
     pub fn tick(&mut self, now_ns: u64) {
         self.view.note_time(now_ns);

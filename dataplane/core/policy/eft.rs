@@ -22,7 +22,7 @@
 //!
 //! Only simulators have independent dispatchers: the cores of a leaf exchange counts and know no other leaves. The
 //! policy finds lost tasks by the silence of members and by their reports ([`super::silence`]). Other policies find
-//! them by the least number of tasks in flight. At members that are busy over a long round trip this number is never 0.
+//! them by the least number of tasks in flight ([`super::structure::Losses`]).
 
 use arrayvec::ArrayVec;
 use rand::Rng as _;

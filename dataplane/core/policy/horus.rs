@@ -177,34 +177,51 @@ impl Policy for HorusInflight {
 
     /// Processes a report without a reply. Counts no answer.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        let mut watch = self.losses.watch(view.members());
-        keep_in_flight(report, &mut watch, &mut view.parts());
+        let mut watch = self.losses.watch(view.members(), view.burst_ns());
+        keep_in_flight(report, false, &mut watch, &mut view.parts());
     }
 
     /// Counts answers, and keeps the tasks in flight as drift.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let mut parts = view.parts();
-        let mut watch = self.losses.watch(parts.states.members());
-        let mut surplus = 0;
-        for report in reports {
-            surplus += usize::from(!parts.states.of(report.member).answered());
-            keep_in_flight(report, &mut watch, &mut parts);
+        let now_ns = view.burst_ns();
+        let parts = view.parts();
+        let watch = self.losses.watch(parts.states.members(), now_ns);
+        // The same loop, compiled for both cases. Without other cores it looks up no remote counts.
+        match parts.are_alone() {
+            true => keep_run(reports, watch, parts.alone()),
+            false => keep_run(reports, watch, parts),
         }
-        surplus
     }
 
     /// Adds this core's share of the idle members to its list, after a start or a change of members. Makes room for the
     /// loss detection of each member.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.losses.resize(view.members());
+        self.losses.resize(view);
         share_idle(caller, view);
     }
 }
 
-/// Processes a report without forgetting tasks in flight. `watch` writes off lost ones: the smallest number in flight
-/// at 64 consecutive reports, because lost tasks stay in flight for ever.
+/// Counts answers, and keeps the tasks in flight as drift. Returns the number of replies from members without
+/// outstanding tasks.
 #[inline(always)]
-fn keep_in_flight(report: &Report, watch: &mut LossWatch<'_>, parts: &mut Parts<'_>) {
-    let in_flight = watch.keep_in_flight(parts.states.of(report.member), report.load);
+fn keep_run(reports: &[Report], mut watch: LossWatch<'_>, mut parts: Parts<'_>) -> usize {
+    let mut surplus = 0;
+    for report in reports {
+        surplus += usize::from(!parts.states.of(report.member).answered());
+        keep_in_flight(report, true, &mut watch, &mut parts);
+    }
+    surplus
+}
+
+/// Processes a report, of a reply or without one, and keeps the tasks in flight as drift. `watch` writes off lost ones,
+/// which stay in flight for ever.
+#[inline(always)]
+fn keep_in_flight(
+    report: &Report,
+    is_reply: bool,
+    watch: &mut LossWatch<'_>,
+    parts: &mut Parts<'_>,
+) {
+    let in_flight = watch.keep_in_flight(parts.states.of(report.member), report, is_reply);
     parts.idle.note(report.member, report.is_idle() && in_flight == 0);
 }

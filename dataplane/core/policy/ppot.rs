@@ -132,7 +132,7 @@ impl Policy for Ppot {
 
     /// Rebuilds the table of draws for the active members and their rates.
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
-        self.losses.resize(view.members());
+        self.losses.resize(view);
         self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

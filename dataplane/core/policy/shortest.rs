@@ -159,9 +159,10 @@ fn reply_any(
     ranks: &mut impl Rank,
     reports: &[Report],
     losses: &mut Losses,
+    now_ns: u64,
     parts: Parts<'_>,
 ) -> usize {
-    let watch = losses.watch(parts.states.members());
+    let watch = losses.watch(parts.states.members(), now_ns);
     match parts.are_alone() {
         true => reply_run(ranks, reports, watch, parts.alone()),
         false => reply_run(ranks, reports, watch, parts),
@@ -223,14 +224,14 @@ impl Policy for Shortest {
 
     /// Counts answers, writes off lost tasks, and moves the members to the positions of their remaining tasks.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let losses = &mut self.losses;
+        let (losses, now_ns) = (&mut self.losses, view.burst_ns());
         match &mut self.ranks {
             Ranking::Queue(ranks) if view.shares_idle() => {
-                let watch = losses.watch(view.members());
+                let watch = losses.watch(view.members(), now_ns);
                 reply_shared(ranks, reports, watch, view.parts())
             }
-            Ranking::Queue(ranks) => reply_any(ranks, reports, losses, view.parts()),
-            Ranking::Delay(ranks) => reply_any(ranks, reports, losses, view.parts()),
+            Ranking::Queue(ranks) => reply_any(ranks, reports, losses, now_ns, view.parts()),
+            Ranking::Delay(ranks) => reply_any(ranks, reports, losses, now_ns, view.parts()),
         }
     }
 
@@ -263,7 +264,7 @@ impl Policy for Shortest {
 
     /// Ranks the active members anew, with their current queues.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.losses.resize(view.members());
+        self.losses.resize(view);
         self.ranks.rank(view);
         if view.shares_idle() {
             share_idle(caller, view);
@@ -389,6 +390,6 @@ impl Policy for ShortestOf {
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
-        self.losses.resize(view.members());
+        self.losses.resize(view);
     }
 }

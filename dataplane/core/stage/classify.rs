@@ -169,8 +169,9 @@ impl Answer {
 pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Report]) {
     // Replaces loads that contradict the number of tasks sent.
     stages.liveness.bound(pool, &stages.dispatchers[pool], reports);
-    let Stages { dispatchers, fabric, counters, .. } = stages;
+    let Stages { dispatchers, fabric, counters, burst_ns, .. } = stages;
     let dispatcher = &mut dispatchers[pool];
+    dispatcher.note_burst(*burst_ns);
     let surplus = match fabric {
         None => dispatcher.reply_run(reports),
         // Signals to spines derive from the sum of the workers' loads. Each reply replaces its worker's part of it.

@@ -208,6 +208,8 @@ pub struct Stages {
     freed: bool,
     /// Time of the last tick; wraps around after 49 days.
     now_ms: u32,
+    /// Time of the current burst in nanoseconds.
+    burst_ns: u64,
     /// Checks of workers, hosts and load reports.
     liveness: Liveness,
     /// Schedule of the bursts from which MAC addresses are learned.
@@ -278,6 +280,7 @@ impl Stages {
             probes: false,
             report_numbers: Vec::new(),
             received: 0,
+            burst_ns: 0,
             unexchanged: 0,
             exchange_at: 0,
             shares_backlog: false,
@@ -680,6 +683,12 @@ impl Stages {
     pub fn leave_last(&mut self, pool: usize, lane: Lane) {
         self.dispatchers[pool].leave_last(lane);
         self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Sets the time of the next burst in nanoseconds.
+    #[inline]
+    pub fn note_burst(&mut self, now_ns: u64) {
+        self.burst_ns = now_ns;
     }
 
     /// Advances the time of the policies that hold tasks, before each burst. They measure intervals shorter than the

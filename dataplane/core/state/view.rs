@@ -82,6 +82,8 @@ pub struct View {
     key_delay_ns: u64,
     /// Time for all hooks of a policy in nanoseconds, so that one clock measures choices and answers.
     now_ns: u64,
+    /// Time of the current burst in nanoseconds.
+    burst_ns: u64,
     /// Number of picks by kind so far.
     pub picks: Picks,
 }
@@ -188,6 +190,7 @@ impl View {
             key_delay_ns: 0,
             remote_backlog: RemoteBacklog::EMPTY,
             now_ns: 0,
+            burst_ns: 0,
             picks: Picks::default(),
         };
         // Removal moves the last active member into the gap. In reverse order, the remaining members keep their order.
@@ -297,10 +300,24 @@ impl View {
         self.now_ns
     }
 
-    /// Sets the time of all hooks of a policy.
+    /// Sets the time of all hooks of a policy, which is also that of the current burst.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
+        (self.now_ns, self.burst_ns) = (now_ns, now_ns);
+    }
+
+    /// Returns the time of the current burst of replies in nanoseconds. Unlike [`View::now_ns`], it has this resolution
+    /// in all pools, and is valid only while reports are processed. 0 for a caller without a clock.
+    #[inline]
+    #[must_use]
+    pub fn burst_ns(&self) -> u64 {
+        self.burst_ns
+    }
+
+    /// Sets the time of the current burst of replies.
+    #[inline]
+    pub fn note_burst(&mut self, now_ns: u64) {
+        self.burst_ns = now_ns;
     }
 
     /// Returns the number of the pool's members, active or not.

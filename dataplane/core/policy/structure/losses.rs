@@ -3,14 +3,35 @@
 //! the outstanding ones.
 //!
 //! *In flight* means here: outstanding, and not among the tasks that the member reports. Such a task is on its
-//! way to the member or back, or lost. Traffic to a member pauses from time to time, so the smallest number in
-//! flight at 64 consecutive reports is the number of lost tasks. A member's *drift* is the load sent to it since its
-//! last report.
+//! way to the member or back, or lost. The smallest number in flight at 64 consecutive reports is an upper bound of the
+//! number of lost tasks. It is exact if traffic to the member pauses once. If tasks take less time than the round trip,
+//! some of them are always in flight. Their mean number is the rate of replies times the round trip (Little's law).
+//! Only tasks beyond that number are lost. While many tasks are in flight, a few lost ones may be among these. They
+//! are detected once the rate falls.
+//!
+//! The counts alone cannot show which of the two cases applies: a lost task looks like a longer round trip. So the round
+//! trip is measured, for all members together, by tasks that were alone at their member. A member that is idle
+//! at the end of a window may measure one such task. All this runs once a window, so that other replies pay nothing.
+//!
+//! A member's *drift* is the load sent to it since its last report.
 
-use crate::state::{Load, MemberState, Parts, Report, View};
+use crate::state::{Load, Member, MemberState, Parts, Report, View};
 
 /// Number of a member's reports in a window. Nearly all reports arrive in replies.
 const REPLIES: u8 = 64;
+/// Assumed tasks in flight, as a multiple of the mean number. The round trips of tasks differ.
+const MARGIN: f64 = 1.25;
+/// Number of further tasks assumed in flight: reports may come at moments with more tasks in flight than the mean.
+const MARGIN_TASKS: f64 = 0.25;
+/// Number of first measurements of which the shortest one counts. The very first ones include the time before the
+/// first task.
+const FIRST_TRIPS: u8 = 16;
+/// One of so many windows of a member ends with a measurement, if the member is idle then.
+const TRIP_WINDOWS: u32 = 8;
+/// Weight of a shorter measurement in the round trip, as a divisor.
+const SHORTER: u64 = 8;
+/// Weight of a longer one. A measurement includes the pause before the member's next task, so short ones count more.
+const LONGER: u64 = 64;
 
 /// Minimum number of a member's tasks in flight over a window of its reports.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +45,46 @@ struct Window {
 impl Window {
     /// A window without reports.
     const FRESH: Self = Self { replies: 0, least: u32::MAX };
+    /// A window that ends with the next report.
+    const SHORT: Self = Self { replies: REPLIES - 1, least: u32::MAX };
+}
+
+/// Start of a member's window.
+#[derive(Clone, Copy, Debug)]
+struct WindowStart {
+    at_ns: u64,
+    /// Number of the member's reports until then, modulo 2^32.
+    reports: u32,
+    purpose: Purpose,
+}
+
+/// Purpose of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Measures the round trip of the first task after the start, unless another one is known already.
+    FirstTrip,
+    /// Measures the round trip of the next task of an idle member.
+    Trip,
+    /// Finds lost tasks.
+    Losses,
+}
+
+/// State for the ends of windows, separate from the words that each report reads.
+#[derive(Clone, Debug, Default)]
+struct WindowEnds {
+    /// Start of each member's window.
+    starts: Vec<WindowStart>,
+    /// Round trip of a task without its service; `None` before the first measurement.
+    round_trip_ns: Option<u64>,
+    /// Number of measurements, at most [`FIRST_TRIPS`].
+    trips: u8,
 }
 
 /// Detection of lost tasks by one window for each member, for policies that use outstanding tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
     windows: Vec<Window>,
+    ends: WindowEnds,
 }
 
 /// The windows of [`Losses`], borrowed for a run of reports. The slice has one window for each member of the view, so
@@ -37,18 +92,65 @@ pub struct Losses {
 #[derive(Debug)]
 pub struct LossWatch<'a> {
     windows: &'a mut [Window],
+    ends: &'a mut WindowEnds,
+    now_ns: u64,
+}
+
+impl WindowEnds {
+    /// Updates the round trip with a measurement.
+    fn note_trip(&mut self, trip_ns: u64) {
+        let has_first_trips = self.has_first_trips();
+        self.trips += u8::from(!has_first_trips);
+        self.round_trip_ns = Some(match self.round_trip_ns {
+            None => trip_ns,
+            Some(mean) if !has_first_trips => mean.min(trip_ns),
+            Some(mean) if trip_ns < mean => mean - (mean - trip_ns).div_ceil(SHORTER),
+            // A long pause raises it by at most one part.
+            Some(mean) => mean + (trip_ns - mean).min(mean + 1).div_ceil(LONGER),
+        });
+    }
+
+    /// Returns true if windows alone suffice to follow the round trip.
+    fn has_first_trips(&self) -> bool {
+        self.trips >= FIRST_TRIPS
+    }
+
+    /// Returns the maximum number of tasks in flight, without lost ones, of a member with `replies` replies in
+    /// `elapsed_ns`. Without a measured round trip, any number may be in flight.
+    fn in_flight_most(&self, replies: u32, elapsed_ns: u64) -> u32 {
+        let Some(round_trip_ns) = self.round_trip_ns else { return u32::MAX };
+        // All times are 0 for a caller without a clock. The result is 0 then.
+        let mean = f64::from(replies) * round_trip_ns as f64 / elapsed_ns as f64;
+        (MARGIN * mean + MARGIN_TASKS) as u32
+    }
 }
 
 impl Losses {
-    /// Sets the number of members; existing windows stay.
-    pub fn resize(&mut self, members: usize) {
-        self.windows.resize(members, Window::FRESH);
+    /// Adapts to the number of the view's members; existing windows stay.
+    pub fn resize(&mut self, view: &View) {
+        for index in self.windows.len()..view.members() {
+            let state = view.of(Member(index as u16));
+            let is_idle = state.outstanding() == 0;
+            self.windows.push(if is_idle { Window::SHORT } else { Window::FRESH });
+            self.ends.starts.push(WindowStart {
+                at_ns: view.burst_ns(),
+                reports: state.reports(),
+                purpose: if is_idle { Purpose::FirstTrip } else { Purpose::Losses },
+            });
+        }
+        self.windows.truncate(view.members());
+        self.ends.starts.truncate(view.members());
     }
 
-    /// Returns the windows for a run of reports of `members` members.
+    /// Sets the round trip of a task without its service, for policies that measure it.
+    pub fn note_round_trip(&mut self, round_trip_ns: u64) {
+        self.ends.round_trip_ns = Some(round_trip_ns);
+    }
+
+    /// Returns the windows for a run of reports of `members` members, received at `now_ns`.
     #[inline(always)]
-    pub fn watch(&mut self, members: usize) -> LossWatch<'_> {
-        LossWatch { windows: &mut self.windows[..members] }
+    pub fn watch(&mut self, members: usize, now_ns: u64) -> LossWatch<'_> {
+        LossWatch { windows: &mut self.windows[..members], ends: &mut self.ends, now_ns }
     }
 
     /// Processes the report of a reply whose task is already counted as answered, or a report without a reply.
@@ -56,15 +158,17 @@ impl Losses {
     #[inline]
     pub fn take(&mut self, report: &Report, view: &View) -> u32 {
         let state = view.of(report.member);
-        self.watch(view.members()).take(state, report, state.outstanding())
+        let mut watch = self.watch(view.members(), view.burst_ns());
+        watch.take(state, report, state.outstanding(), false)
     }
 
     /// Counts each reply as answered and processes its report. Returns the number of replies from members without
     /// outstanding tasks.
     #[inline(always)]
     pub fn answer_run(&mut self, reports: &[Report], view: &mut View) -> usize {
+        let now_ns = view.burst_ns();
         let parts = view.parts();
-        let watch = self.watch(parts.states.members());
+        let watch = self.watch(parts.states.members(), now_ns);
         // The same loop, compiled for both cases. Without other cores it looks up no remote counts.
         match parts.states.are_alone() {
             true => watch.answer_each(reports, parts.alone()),
@@ -97,61 +201,154 @@ impl LossWatch<'_> {
             state.take_off(1);
             outstanding = outstanding.saturating_sub(1);
         }
-        self.take(state, report, outstanding)
+        self.take(state, report, outstanding, true)
     }
 
-    /// Processes a report of a member with `outstanding` tasks. Returns the tasks left, without the lost
-    /// ones.
+    /// Processes a report of a member with `outstanding` tasks, after a reply or without one. Returns the tasks left,
+    /// without the lost ones.
     #[inline(always)]
-    fn take(&mut self, state: MemberState<'_>, report: &Report, outstanding: u32) -> u32 {
+    fn take(
+        &mut self,
+        state: MemberState<'_>,
+        report: &Report,
+        outstanding: u32,
+        is_reply: bool,
+    ) -> u32 {
         let in_flight = outstanding.saturating_sub(report.load.whole_tasks());
         state.set_load(report.load);
-        outstanding - self.settle(state, in_flight)
+        outstanding - self.settle(state, report, in_flight, is_reply)
     }
 
     /// Processes a report, for policies that decide by load plus drift. The outstanding tasks beyond the reported ones
     /// were in flight when the member answered: they become its drift, which the report would otherwise clear. Returns
     /// their number, without the lost ones.
     #[inline(always)]
-    pub fn keep_in_flight(&mut self, state: MemberState<'_>, load: Load) -> u32 {
-        let in_flight = state.outstanding().saturating_sub(load.whole_tasks());
-        let in_flight = in_flight - self.settle(state, in_flight);
-        state.set_load(load);
+    pub fn keep_in_flight(
+        &mut self,
+        state: MemberState<'_>,
+        report: &Report,
+        is_reply: bool,
+    ) -> u32 {
+        let in_flight = state.outstanding().saturating_sub(report.load.whole_tasks());
+        let in_flight = in_flight - self.settle(state, report, in_flight, is_reply);
+        state.set_load(report.load);
         state.add_drift(state.estimate(), Load(in_flight.saturating_mul(Load::ONE.0)));
         in_flight
     }
 
-    /// Updates a member's window with the tasks in flight at one of its reports. A full window writes off its minimum
-    /// as lost. Returns the number of tasks written off.
+    /// Updates a member's window with the tasks in flight at one of its reports. Returns the number of tasks
+    /// written off.
     #[inline(always)]
-    fn settle(&mut self, state: MemberState<'_>, in_flight: u32) -> u32 {
+    fn settle(
+        &mut self,
+        state: MemberState<'_>,
+        report: &Report,
+        in_flight: u32,
+        is_reply: bool,
+    ) -> u32 {
         let window = &mut self.windows[state.member().index()];
         window.least = window.least.min(in_flight);
         window.replies += 1;
         if window.replies < REPLIES {
             return 0;
         }
-        // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing is
-        // written off here. The liveness checks of the stages find lost tasks in any case.
-        let lost = if state.is_exact() { window.least } else { 0 };
-        *window = Window::FRESH;
+        let start = &mut self.ends.starts[state.member().index()];
+        let reports = state.reports();
+        // Most windows find nothing and measure nothing.
+        let is_plain = start.purpose == Purpose::Losses && self.ends.trips >= FIRST_TRIPS;
+        if window.least == 0 && is_plain && !is_trip_due(reports) {
+            (*window, start.at_ns, start.reports) = (Window::FRESH, self.now_ns, reports);
+            return 0;
+        }
+        // Takes values instead of `self`, which can then stay in registers.
+        let last = LastReport {
+            now_ns: self.now_ns,
+            reports,
+            in_flight,
+            is_exact: state.is_exact(),
+            is_reply,
+        };
+        let lost = self.ends.end_window(window, report, last);
         state.take_off(lost); // at most those in flight now
+        lost
+    }
+}
+
+/// Returns true if a window that ends with this number of reports of its member may be followed by a measurement.
+#[inline(always)]
+fn is_trip_due(reports: u32) -> bool {
+    (reports / u32::from(REPLIES)).is_multiple_of(TRIP_WINDOWS)
+}
+
+/// Last report of a window.
+#[derive(Clone, Copy, Debug)]
+struct LastReport {
+    now_ns: u64,
+    /// Number of the member's reports, modulo 2^32.
+    reports: u32,
+    /// Number of the member's tasks in flight.
+    in_flight: u32,
+    /// True if the member's counts are exact.
+    is_exact: bool,
+    /// True for the report of a reply.
+    is_reply: bool,
+}
+
+impl WindowEnds {
+    /// Ends a member's window with a report: finds lost tasks or measures a round trip. Begins the next window.
+    /// Returns the number of lost tasks.
+    #[cold]
+    #[inline(never)]
+    fn end_window(&mut self, window: &mut Window, report: &Report, last: LastReport) -> u32 {
+        let LastReport { now_ns, reports, in_flight, is_exact, is_reply } = last;
+        let next = WindowStart { at_ns: now_ns, reports, purpose: Purpose::Losses };
+        let since = std::mem::replace(&mut self.starts[report.member.index()], next);
+        let least = std::mem::replace(window, Window::FRESH).least;
+        let elapsed_ns = now_ns.saturating_sub(since.at_ns);
+        let mut lost = 0;
+        match since.purpose {
+            // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing is
+            // written off here. The liveness checks of the stages find lost tasks in any case.
+            Purpose::Losses if is_exact && least > 0 => {
+                let replies = reports.wrapping_sub(since.reports);
+                lost = least.saturating_sub(self.in_flight_most(replies, elapsed_ns));
+            }
+            // The member was idle, so the report's task was alone there until its reply.
+            Purpose::Trip if is_reply => {
+                self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
+            }
+            Purpose::FirstTrip if is_reply && self.round_trip_ns.is_none() => {
+                self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
+            }
+            _ => {}
+        }
+        let is_idle = report.is_idle() && in_flight == lost;
+        let is_due =
+            !self.has_first_trips() || since.purpose == Purpose::Losses && is_trip_due(reports);
+        if is_idle && is_due {
+            self.starts[report.member.index()].purpose = Purpose::Trip;
+            *window = Window::SHORT;
+        }
         lost
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use rand::{RngExt as _, SeedableRng as _};
+
     use super::*;
-    use crate::state::Member;
+    use crate::policy::{Core, Dispatcher, Rng, Task};
 
     const A: Member = Member(0);
 
     /// Creates the view and the windows of one member.
     fn one() -> (View, Losses) {
-        let mut losses = Losses::default();
-        losses.resize(1);
-        (View::heap(1, 1).remove(0), losses)
+        let (view, mut losses) = (View::heap(1, 1).remove(0), Losses::default());
+        losses.resize(&view);
+        (view, losses)
     }
 
     #[test]
@@ -162,7 +359,8 @@ mod tests {
         }
         // The member answers one and has one queued: two have not reached it yet.
         view.answered(A);
-        assert_eq!(losses.watch(1).keep_in_flight(view.of(A), Load::tasks(1)), 2);
+        let report = Report::new(A, Load::tasks(1), 0);
+        assert_eq!(losses.watch(1, 0).keep_in_flight(view.of(A), &report, true), 2);
         assert_eq!(view.load_and_drift(A), (Load::tasks(1), Load::tasks(2)));
     }
 
@@ -176,9 +374,162 @@ mod tests {
         for _ in 0..2 * REPLIES {
             view.sent(A);
             view.answered(A);
-            losses.watch(1).keep_in_flight(view.of(A), Load(0));
+            let report = Report::new(A, Load(0), 0);
+            losses.watch(1, 0).keep_in_flight(view.of(A), &report, true);
         }
         assert_eq!(view.outstanding(A), 0);
         assert_eq!(view.estimated_load(A), 0);
+    }
+
+    /// Member that serves tasks in their order, one at a time, at the end of a line. Times are in nanoseconds.
+    struct Line {
+        dispatcher: Dispatcher,
+        service_ns: u64,
+        /// Delay of the line, there and back.
+        trip_ns: u64,
+        now_ns: u64,
+        /// Arrival and end of each task at the member. Lost tasks are not among them.
+        tasks: VecDeque<(u64, u64)>,
+        /// End of the last task that arrived.
+        free_ns: u64,
+    }
+
+    impl Line {
+        fn new(policy: &str, (service_us, trip_us): (u32, u32)) -> Self {
+            let [service_ns, trip_ns] = [service_us, trip_us].map(|us| 1000 * u64::from(us));
+            let view = View::heap(1, 1).remove(0);
+            let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+            let (now_ns, free_ns) = (0, 0);
+            Self { dispatcher, service_ns, trip_ns, now_ns, tasks: VecDeque::new(), free_ns }
+        }
+
+        /// Sends a task. Returns false if the policy does not take it.
+        fn send(&mut self, is_lost: bool) -> bool {
+            let mut picks = [None];
+            self.dispatcher.schedule(&[Task::default()], &mut picks);
+            if picks[0].is_some() && !is_lost {
+                let arrival_ns = self.now_ns + self.trip_ns / 2;
+                self.free_ns = arrival_ns.max(self.free_ns) + self.service_ns;
+                self.tasks.push_back((arrival_ns, self.free_ns));
+            }
+            picks[0].is_some()
+        }
+
+        /// Returns the time of the next reply.
+        fn next_ns(&self) -> u64 {
+            self.tasks.front().map_or(u64::MAX, |(_, end_ns)| end_ns + self.trip_ns.div_ceil(2))
+        }
+
+        /// Advances to the next reply, which reports the tasks at the member when it left.
+        fn reply(&mut self) {
+            self.now_ns = self.next_ns();
+            self.dispatcher.tick(self.now_ns);
+            let (_, end_ns) = self.tasks.pop_front().unwrap();
+            let queue = self.tasks.iter().filter(|(arrival_ns, _)| *arrival_ns <= end_ns).count();
+            let report = Report::new(A, Load::tasks(queue as u16), self.service_ns as u32);
+            assert!(self.dispatcher.reply(&report), "a reply to a task that was written off");
+        }
+
+        /// Answers this many tasks, and sends the next one after each reply, up to `most` at the member and on the way.
+        /// While the policy takes no task, the time passes.
+        fn pass(&mut self, replies: usize, most: usize) {
+            for _ in 0..replies {
+                while self.tasks.len() < most && self.send(false) {}
+                while self.tasks.is_empty() && !self.send(false) {
+                    self.now_ns += 1_000_000;
+                    self.dispatcher.tick(self.now_ns);
+                }
+                self.reply();
+            }
+        }
+
+        /// Returns the number of outstanding tasks by the policy's count, and the true number.
+        fn counts(&self) -> (usize, usize) {
+            (self.dispatcher.view().outstanding(A) as usize, self.tasks.len())
+        }
+    }
+
+    /// Policies with this detection.
+    const POLICIES: [&str; 7] =
+        ["jsq", "jsq(2)", "sed", "ppot", "horus-inflight", "jbsq(64)", "cfcfs"];
+
+    // promise: scheduling.4
+    #[test]
+    fn tasks_always_in_flight_are_not_lost() {
+        for policy in POLICIES {
+            for (service_us, trip_us) in [(1, 10), (2, 5), (3, 10), (9, 10), (10, 9), (10, 1)] {
+                for most in 1..20 {
+                    let mut line = Line::new(policy, (service_us, trip_us));
+                    for round in 0..10 {
+                        line.pass(100, most);
+                        let (counted, sent) = line.counts();
+                        let case = (policy, service_us, trip_us, most, round);
+                        assert_eq!(counted, sent, "{case:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    // promise: scheduling.4
+    #[test]
+    fn tasks_sent_at_random_times_are_not_lost() {
+        let mut rng = Rng::seed_from_u64(1);
+        for policy in POLICIES {
+            for (service_us, trip_us) in [(1, 10), (2, 5), (9, 10), (10, 1)] {
+                for load in [0.3, 0.7, 0.95] {
+                    let mut line = Line::new(policy, (service_us, trip_us));
+                    let (mut sent, mut next_ns) = (0, 0);
+                    while sent < 20_000 {
+                        if line.next_ns() <= next_ns {
+                            line.reply();
+                            continue;
+                        }
+                        line.now_ns = next_ns;
+                        line.dispatcher.tick(next_ns);
+                        sent += u32::from(line.send(false));
+                        let pause = -(1.0 - rng.random::<f64>()).ln() / load;
+                        next_ns += (pause * 1000.0 * f64::from(service_us)) as u64;
+                        let (counted, true_count) = line.counts();
+                        let case = (policy, service_us, trip_us, load, sent);
+                        assert_eq!(counted, true_count, "{case:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    // promise: scheduling.4
+    #[test]
+    fn lost_tasks_are_found_among_tasks_in_flight() {
+        for policy in POLICIES {
+            for (service_us, trip_us) in [(20, 1), (10, 5), (4, 4), (1, 10)] {
+                for (most, lost) in [(1, 1), (2, 1), (2, 3), (4, 2), (8, 1)] {
+                    let mut line = Line::new(policy, (service_us, trip_us));
+                    line.pass(200, most);
+                    let lost = (0..lost).filter(|_| line.send(true)).count();
+                    line.pass(130, most);
+                    let case = (policy, service_us, trip_us, most, lost);
+                    let (counted, sent) = line.counts();
+                    assert!(counted >= sent, "{case:?}");
+                    // Two windows: the first one began before the loss.
+                    if service_us >= 2 * trip_us {
+                        assert_eq!(counted, sent, "{case:?}");
+                    }
+                    // The rate falls to one task at a time, with a pause after it.
+                    while !line.tasks.is_empty() {
+                        line.reply();
+                    }
+                    for _ in 0..200 {
+                        line.now_ns += 50_000;
+                        line.dispatcher.tick(line.now_ns);
+                        if line.send(false) {
+                            line.reply();
+                        }
+                    }
+                    assert_eq!(line.counts(), (0, 0), "{case:?}");
+                }
+            }
+        }
     }
 }

@@ -335,7 +335,9 @@ fn replies<A: FastPath, B: Buf>(
     // Replaces loads that contradict the number of tasks sent. Comes first: `reply_run` counts the replies as
     // answered and passes the loads to the policy.
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
-    let surplus = stages.dispatchers[pool].reply_run(&reports);
+    let dispatcher = &mut stages.dispatchers[pool];
+    dispatcher.note_burst(stages.burst_ns);
+    let surplus = dispatcher.reply_run(&reports);
     if surplus > 0 {
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
