@@ -53,8 +53,11 @@ const FAILURES: u8 = 5;
 const PROBES_MAX: usize = 64;
 /// Number of ticks in which a neighbour cache is swept once: one set per tick.
 const SWEEP_TICKS: usize = PORT_SETS;
-/// Number of checks with new reports of a member. Tasks that were in flight at all of these checks are lost.
+/// Number of checks with new reports of a member. Tasks that were in flight at all of these checks are lost, beyond those
+/// of [`in_flight_most`].
 const LOST_CHECKS: u8 = 64;
+/// Longest round trip to a worker without its service, for [`in_flight_most`].
+const ROUND_TRIP_NS: u64 = 100_000;
 /// Time without any report of a member after which its tasks are lost.
 const LOST_NS: u64 = 10_000_000_000;
 /// Number of consecutive checks with new reports below the tasks due, after which a member's reports are doubted.
@@ -100,6 +103,8 @@ struct MemberWatch {
     reports: u32,
     /// Tasks outstanding at the last check.
     outstanding: u32,
+    /// Number of reports before these checks, since the same reset.
+    window_reports: u32,
     /// Smallest number of tasks in flight at a check with new reports; `u32::MAX` before the first one.
     least_in_flight: u32,
     /// Time of the last check that found a new number of its reports, or of the first check; 0 before the first one.
@@ -126,11 +131,17 @@ impl MemberWatch {
             contradictions: 0,
             surplus: (0, 0),
             report_checks: 0,
+            window_reports: 0,
             reports: 0,
             outstanding: 0,
             least_in_flight: u32::MAX,
             last_report_ns: 0,
         }
+    }
+
+    /// Resets the count of checks that finds lost tasks.
+    fn begin_window(&mut self) {
+        (self.report_checks, self.window_reports, self.least_in_flight) = (0, 0, u32::MAX);
     }
 
     /// Records a check with this number of outstanding tasks, which is negative after more answers than tasks. Returns
@@ -146,6 +157,13 @@ impl MemberWatch {
         };
         self.surplus.0 >= SURPLUS_CHECKS
     }
+}
+
+/// Returns the maximum number of tasks in flight, without lost ones, of a member with `reports` reports in
+/// `elapsed_ns`. Their mean number is at most the rate of the reports times the round trip. Members with short tasks
+/// always have some in flight.
+fn in_flight_most(reports: u32, elapsed_ns: u64) -> u32 {
+    (u64::from(reports) * ROUND_TRIP_NS / elapsed_ns.max(1)).min(u64::from(u32::MAX)) as u32
 }
 
 /// Next hop of a vacant place.
@@ -672,6 +690,7 @@ impl Liveness {
             watch.least_in_flight =
                 watch.least_in_flight.min(outstanding.saturating_sub(estimated));
             watch.report_checks += 1;
+            watch.window_reports = watch.window_reports.saturating_add(answered);
         }
         let silent_ns = now_ns.saturating_sub(watch.last_report_ns.max(self.silence_start_ns));
         let until_ns = self.doubts[index].until_ns;
@@ -684,13 +703,17 @@ impl Liveness {
         };
         let watch = &mut self.watches[index];
         // These tasks are lost: those that a doubted member never reported; those in flight at `LOST_CHECKS` checks
-        // with new reports; all those of a member without a report for `LOST_NS`.
+        // with new reports, beyond the possible ones; all those of a member without a report for `LOST_NS`.
         let lost = if unreported > 0 {
-            (watch.report_checks, watch.least_in_flight, watch.contradictions) = (0, u32::MAX, 0);
+            watch.begin_window();
+            watch.contradictions = 0;
             unreported
         } else if watch.report_checks >= LOST_CHECKS {
-            watch.report_checks = 0;
-            std::mem::replace(&mut watch.least_in_flight, u32::MAX)
+            let elapsed_ns = u64::from(LOST_CHECKS) * self.lap_ns;
+            let in_flight_most = in_flight_most(watch.window_reports, elapsed_ns);
+            let least_in_flight = watch.least_in_flight;
+            watch.begin_window();
+            least_in_flight.saturating_sub(in_flight_most)
         } else if answered == 0 && watch.last_report_ns > 0 && silent_ns > LOST_NS {
             outstanding
         } else {
