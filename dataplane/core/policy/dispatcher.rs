@@ -282,6 +282,11 @@ impl Dispatcher {
         let first_ns = |one| since_ns(one).or_else(|| arrives(one).then(|| view.now_ns()));
         let reserved_end = reserved_end(view.members(), view.active(), classes.reserve());
         let reserved = view.active().iter().filter(|member| member.index() < reserved_end);
+        let reserve_use = classes.reserve_use(lane);
+        let reserve_use = match &self.policy {
+            AnyPolicy::Eft(eft) => eft.reserve_use(reserve_use),
+            _ => reserve_use,
+        };
         let is_full = self.fullness();
         let has_room =
             |member: &&Member| !is_full.as_ref().is_some_and(|is_full| is_full(**member));
@@ -291,7 +296,7 @@ impl Dispatcher {
             delay_ns: classes.delay_ns(lane),
             next: self.least_key(Lane::all(), first_ns)?,
             is_long: classes.long().contains(lane),
-            avoids_reserve: classes.reserve_use(lane) == ReserveUse::Never,
+            avoids_reserve: reserve_use == ReserveUse::Never,
             reserved: reserved.clone().count(),
             reserved_with_room: reserved.filter(has_room).count(),
             reserved_end,

@@ -279,6 +279,24 @@ impl Eft {
         self.ranks.bound()
     }
 
+    /// Returns the use of reserved members by a task for which the rules for classes give `reserve_use`, as
+    /// [`Policy::set_reserve_use`] sets it. Only `wedjat explain` uses it.
+    #[must_use]
+    pub fn reserve_use(&self, reserve_use: ReserveUse) -> ReserveUse {
+        match reserve_use {
+            ReserveUse::Never if self.has_backlog(self.ranks.soonest_unreserved()) => {
+                ReserveUse::Last
+            }
+            _ => reserve_use,
+        }
+    }
+
+    /// Returns true if the queues of all unreserved members show a backlog, and no member has a bound. `soonest` is the
+    /// earliest time of an unreserved member.
+    fn has_backlog(&self, soonest: f64) -> bool {
+        self.ranks.bound().is_none() && soonest * self.rates > self.backlog_times
+    }
+
     /// Returns true if a task that waits on this core may find a member now. `waiting` is the number of such tasks.
     #[must_use]
     pub fn may_release(&self, waiting: usize, view: &View) -> bool {
@@ -646,8 +664,7 @@ impl Policy for Eft {
     /// all unreserved members show a backlog, a long task takes reserved members, too.
     fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
         self.ranks.set_reserve_use(reserve_use);
-        let has_backlog = || self.ranks.soonest() * self.rates > self.backlog_times;
-        if reserve_use == ReserveUse::Never && self.ranks.bound().is_none() && has_backlog() {
+        if reserve_use == ReserveUse::Never && self.has_backlog(self.ranks.soonest()) {
             self.ranks.set_reserve_use(ReserveUse::Last);
         }
     }

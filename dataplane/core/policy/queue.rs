@@ -233,13 +233,18 @@ mod tests {
     /// Creates a queue that has measured 10 us for tasks of class 1 and 1 ms for those of class 2, and no round trip.
     /// Its items are the tasks' classes. The time is 1 s.
     fn measured(policy: &str, members: usize) -> QueueingDispatcher<u16> {
+        measured_over(policy, members, 0)
+    }
+
+    /// Same as [`measured`], with a round trip of at most 2 ms.
+    fn measured_over(policy: &str, members: usize, trip_ns: u64) -> QueueingDispatcher<u16> {
         let mut queueing = QueueingDispatcher::new(dispatcher(policy, members));
         for round in 0..200 {
             let (class, now_ns) = (1 + round as u16 % 2, round * 3_000_000);
             let service_ns = if class == 1 { 10_000 } else { 1_000_000 };
             queueing.tick(now_ns);
             let (_, pick) = queueing.offer(Task::new(class), class).unwrap().unwrap();
-            queueing.tick(now_ns + u64::from(service_ns));
+            queueing.tick(now_ns + u64::from(service_ns) + trip_ns);
             queueing.reply(&Report::new(pick.member, Load(0), service_ns).with_class(class));
         }
         queueing.tick(1_000_000_000);
@@ -399,6 +404,22 @@ mod tests {
         assert_eq!(explained(&queueing, 2), ((2, 1, 2), 1_000_000, (true, 0)));
         let plain = measured("eft", 2);
         assert!(plain.class_beliefs(Task::new(2)).is_none());
+    }
+
+    /// Over a long round trip `eft` lets no task wait. The queue of the unreserved member then shows the backlog.
+    #[test]
+    fn explained_reserve_ends_with_a_long_queue() {
+        let mut queueing = measured_over("eft(reserve=1)", 2, 1_900_000);
+        assert_eq!(queueing.beliefs().bound, None);
+        let mut choices = Vec::new();
+        for _ in 0..40 {
+            let beliefs = queueing.class_beliefs(Task::new(2)).unwrap();
+            choices.push((beliefs.avoids_reserve, offer_class(&mut queueing, 2).unwrap()));
+        }
+        let (kept, ended): (Vec<_>, Vec<_>) = choices.iter().partition(|(avoids, _)| *avoids);
+        assert!(kept.iter().all(|(_, member)| *member == 1) && kept.len() > 2, "{choices:?}");
+        // From the first one on, all of these tasks may take the reserved member, which is idle.
+        assert!(ended.len() > 2 && ended.iter().any(|(_, member)| *member == 0), "{choices:?}");
     }
 
     /// A change of the policy keeps the tasks in their lanes. They then go in the order of arrival.

@@ -251,6 +251,12 @@ impl SpeedRanks {
         self.soonest
     }
 
+    /// Returns the earliest completion time of one more task at a member that is not reserved.
+    pub fn soonest_unreserved(&self) -> f64 {
+        let unreserved = self.classes.iter().take(self.steps.len());
+        unreserved.map(|class| class.soonest).fold(f64::INFINITY, f64::min)
+    }
+
     /// Returns the speed by which a member is ranked: that of its class, which may differ from the member's rate by
     /// rounding.
     #[inline]
