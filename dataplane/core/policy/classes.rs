@@ -16,6 +16,10 @@
 //! too large a reserve must not make the pool unstable. Where `eft` lets no task wait, the queues of unreserved members
 //! show the backlog.
 //!
+//! A change of the policy leaves waiting tasks in their lanes, because a core must not move a whole queue between two
+//! bursts. Tasks that wait without rules for classes are in the first lane. After a change to such rules they go in the
+//! order of arrival, with the keys of class 0. A long one among them still takes no reserved member.
+//!
 //! Mean service times are learned from the replies, which carry time and class, or from the reports in their place
 //! (direct return, worker threads, pickers). A class without recent replies has no effect on others.
 

@@ -422,6 +422,26 @@ mod tests {
         assert!(ended.len() > 2 && ended.iter().any(|(_, member)| *member == 0), "{choices:?}");
     }
 
+    /// Tasks that wait without rules for classes stay in the first lane, and leave by the rules of their own classes.
+    #[test]
+    fn change_to_classes_keeps_order_of_arrival() {
+        let mut queueing = measured("jbsq(k=1)", 2);
+        assert_eq!([2, 2].map(|class| offer_class(&mut queueing, class).is_some()), [true; 2]);
+        for class in [2, 1, 2] {
+            advance(&mut queueing, 1);
+            assert_eq!(offer_class(&mut queueing, class), None);
+        }
+        let policy = "jbsq(k=1, boost=1, reserve=1)".parse().unwrap();
+        queueing.swap_policy(&mut PreparedPolicy::new(&policy, 2, Core::ONLY));
+        queueing.review_members();
+        advance(&mut queueing, 1);
+        assert_eq!(offer_class(&mut queueing, 2), None);
+        // The rules have measured no class, so no class is long.
+        assert_eq!(queueing.class_beliefs(Task::new(2)).unwrap().waiting, 1);
+        let order = [2; 4].map(|class| end_task(&mut queueing, 1, class).unwrap());
+        assert_eq!((order, queueing.waiting()), ([(2, 1), (1, 1), (2, 1), (2, 1)], 0));
+    }
+
     /// A change of the policy keeps the tasks in their lanes. They then go in the order of arrival.
     #[test]
     fn tasks_of_all_lanes_outlive_a_change() {
