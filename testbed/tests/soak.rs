@@ -15,6 +15,7 @@ use wedjat::ring::WorkerRegion;
 use wedjat::state::{Counter, Member};
 use wedjat_testbed::lockstep::LocalLeaf;
 use wedjat_testbed::lockstep::system::node::{self, Memory};
+use wedjat_testbed::lockstep::system::packets::Class;
 use wedjat_testbed::lockstep::system::{
     self, FaultTarget, InMemory, LocalNodeState, Node, NodeFactory, Outcome, Plan, PlanOptions,
     TaskResult,
@@ -36,6 +37,28 @@ fn seeds_of_faults_violate_nothing() {
         assert_eq!(outcome.tasks, outcome.answered + outcome.refused + lost, "{plan}");
         assert_eq!(outcome.tasks, plan.tasks, "{plan}");
     }
+}
+
+// promise: emulated-time.2
+#[test]
+fn seeds_of_direct_return_violate_nothing() {
+    let mut plans = Vec::new();
+    for seed in 1..=20 {
+        let options = PlanOptions { replies: Some("direct".to_owned()), ..PlanOptions::default() };
+        let plan = Plan::draw(seed, &options).unwrap();
+        let outcome = run(&plan);
+        assert_eq!(outcome.violations, [], "{plan}");
+        let lost: u64 = outcome.lost.values().sum();
+        assert_eq!(outcome.tasks, outcome.answered + outcome.refused + lost, "{plan}");
+        // Nearly all answers are direct, so that the leaf receives completion reports in place of replies.
+        let of = |class: Class| outcome.ledger.delivered[class as usize];
+        plans.push((of(Class::Completions), of(Class::Reply), outcome.answered));
+    }
+    let with_reports = plans.iter().filter(|(reports, ..)| *reports > 0).count();
+    assert!(with_reports > 15, "{plans:?}");
+    // The path of replies is part of a plan, and drawn without an option.
+    let drawn = |seed| Plan::draw(seed, &PlanOptions::default()).unwrap().topology.is_direct;
+    assert!((1..=30).any(drawn) && !(1..=30).all(drawn));
 }
 
 // promise: emulated-time.2
@@ -187,6 +210,7 @@ fn node_work_time_is_in_every_answer() {
             leaf: Some("round-robin".parse().unwrap()),
             agent: Some("round-robin".parse().unwrap()),
             load: Some(0.01),
+            replies: Some("leaf".to_owned()),
             node_delay_ns: Some(node_delay_ns),
             faults: Some("none".to_owned()),
             ..PlanOptions::default()

@@ -120,6 +120,9 @@ pub struct Arguments {
     /// With faults: treatment of tasks beyond that, drop or refuse
     #[arg(long, value_parser = ["drop", "refuse"])]
     overflow: Option<String>,
+    /// With faults: agents answer through the leaf or the clients directly, leaf or direct
+    #[arg(long, value_parser = ["leaf", "direct"])]
+    replies: Option<String>,
     /// With faults: fast nodes in this process, or processes over memif that are stopped and killed: memory,
     /// process [default: memory]
     #[arg(long, value_parser = ["memory", "process"])]

@@ -108,6 +108,7 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
         agent: policy("--agent-policy", &arguments.agent_policy)?,
         queue: arguments.queue,
         refuse: arguments.overflow.as_ref().map(|overflow| overflow == "refuse"),
+        replies: arguments.replies.clone(),
         sharing: arguments.sharing.clone(),
         service: arguments.service.clone(),
         load: number("--load", &arguments.load)?,

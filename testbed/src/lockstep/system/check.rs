@@ -109,8 +109,13 @@ pub fn ledger(
     let is_leaf_or_spine = matches!(node, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
     // Packets of these classes always begin at the node (the ledger calls them originated). Signals are the messages
     // between spines and leaves.
-    let originated_classes =
-        [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
+    let originated_classes = [
+        Class::Registration,
+        Class::Acknowledgement,
+        Class::Signal,
+        Class::Arp,
+        Class::Completions,
+    ];
     let (originated_at_ports, originated) =
         (port_counts.sent_of(&originated_classes), totals.originated_sent());
     // At a port, a refusal of the node itself looks like one that it forwards for an agent. Below a spine, a leaf

@@ -53,6 +53,8 @@ pub struct Topology {
     pub agents: u16,
     /// Number of workers of each agent.
     pub workers: u16,
+    /// True if agents answer clients themselves (direct return). Wires then connect all agents and clients.
+    pub is_direct: bool,
 }
 
 impl Topology {
@@ -147,6 +149,8 @@ impl Topology {
             }
             (FaultTarget::Clients(a), FaultTarget::Leaf(b))
             | (FaultTarget::Leaf(b), FaultTarget::Clients(a)) => a == b,
+            (FaultTarget::Clients(_), FaultTarget::Agent(_))
+            | (FaultTarget::Agent(_), FaultTarget::Clients(_)) => self.is_direct,
             (FaultTarget::Spine(_), FaultTarget::Leaf(_) | FaultTarget::Spine(_))
             | (FaultTarget::Leaf(_), FaultTarget::Spine(_)) => first != second,
             (
@@ -162,13 +166,15 @@ impl Topology {
     /// Port 0 of spines and leaves faces the clients, and port 1 the workers' side. Without spines, clients
     /// are connected to port 0 of their leaf. With spines, the clients and ports 0 of spines and leaves form
     /// one network, with one exception: between a spine and a leaf, packets use port 1 of the spine and port 0 of the
-    /// leaf. Ports 1 of spines form a network too. Ports 1 of leaves and port 0 of the agents form another one.
+    /// leaf. Ports 1 of spines form a network too. Ports 1 of leaves and port 0 of the agents form another one. With
+    /// direct return, packets between agents and clients use the agents' and the clients' only port.
     #[must_use]
     pub fn leads_to(&self, from: FaultTarget, port: usize, to: FaultTarget) -> Option<usize> {
         let is_joined = self.are_joined(from, to);
         let found = match (from, port, to) {
             (FaultTarget::Clients(_), _, _)
-            | (FaultTarget::Leaf(_) | FaultTarget::Spine(_), 0, FaultTarget::Clients(_)) => 0,
+            | (FaultTarget::Leaf(_) | FaultTarget::Spine(_), 0, FaultTarget::Clients(_))
+            | (FaultTarget::Agent(_), _, FaultTarget::Clients(_)) => 0,
             (FaultTarget::Spine(_), _, FaultTarget::Spine(_)) => port,
             (FaultTarget::Spine(_), 1, FaultTarget::Leaf(_)) => 0,
             (FaultTarget::Leaf(_), 0, FaultTarget::Spine(_)) => 1,
@@ -467,6 +473,7 @@ fn draw_interval(
                 }
                 0 if topology.spines == 0 => (FaultTarget::Clients(leaf), FaultTarget::Leaf(leaf)),
                 1 => (agent, agent_leaf),
+                2 if topology.is_direct => (agent, FaultTarget::Clients(leaf)),
                 _ => (agent_leaf, agent),
             };
             FaultKind::Cut(Wire { from, to, one_way })
@@ -569,8 +576,10 @@ mod tests {
     use super::*;
 
     /// Topologies without and with spines.
-    const TOPOLOGY: Topology = Topology { spines: 0, leaves: 1, agents: 2, workers: 3 };
-    const FABRIC: Topology = Topology { spines: 2, leaves: 4, agents: 8, workers: 4 };
+    const TOPOLOGY: Topology =
+        Topology { spines: 0, leaves: 1, agents: 2, workers: 3, is_direct: false };
+    const FABRIC: Topology =
+        Topology { spines: 2, leaves: 4, agents: 8, workers: 4, is_direct: false };
 
     /// Parsing and printing a plan gives the same text.
     #[test]

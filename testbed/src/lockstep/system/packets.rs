@@ -5,7 +5,7 @@ use std::fmt;
 use rand::Rng as _;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header, NO_MEMBER};
-use wedjat::wire::{arp, udp};
+use wedjat::wire::{arp, completion, udp};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::faults::{FaultPlan, FaultTarget, PacketFault};
@@ -33,13 +33,15 @@ pub enum Class {
     Signal,
     /// An ARP request or answer.
     Arp,
+    /// An agent's report to its leaf about tasks that it answered directly.
+    Completions,
     /// Any other packet.
     Other,
 }
 
 impl Class {
     /// Number of classes.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
     /// Names of the classes, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "tasks",
@@ -49,6 +51,7 @@ impl Class {
         "acknowledgements",
         "signals",
         "arp",
+        "completion reports",
         "other",
     ];
 
@@ -107,10 +110,23 @@ impl PacketContents {
             code if code.is_signal() && header.extended => (Class::Signal, NO_MEMBER),
             Code::WorkerId | Code::KeepAlive => (Class::Registration, header.src),
             Code::WorkerIdAck => (Class::Acknowledgement, header.dst),
+            Code::Completions => (Class::Completions, NO_MEMBER),
             _ => return None,
         };
         Some(Self { class, task, worker })
     }
+}
+
+/// Returns the worker of each entry of a completion report; none for other frames.
+#[must_use]
+pub fn completed_by(frame: &[u8]) -> Vec<u16> {
+    let workers = || {
+        let datagram = udp::parse(frame, false).ok()?;
+        let payload = &frame[datagram.payload()..usize::from(datagram.end)];
+        let entries = completion::entries(&Header::parse(payload).ok()?, payload).ok()?;
+        Some(completion::parse_entries(entries).map(|entry| entry.worker).collect())
+    };
+    workers().unwrap_or_default()
 }
 
 /// Reason why a packet had no effect: it ended on its way (a row of [`WireLedger`]), or its receiver lost or refused it.

@@ -87,6 +87,8 @@ pub struct PlanOptions {
     pub agent: Option<PolicySpec>,
     pub queue: Option<usize>,
     pub refuse: Option<bool>,
+    /// Path of replies: `leaf` or `direct`.
+    pub replies: Option<String>,
     /// A sharing as in `10us,500ns,8`, or `none`.
     pub sharing: Option<String>,
     pub service: Option<String>,
@@ -139,6 +141,7 @@ impl Plan {
             leaves,
             agents: options.agents.unwrap_or(usual_agents),
             workers: options.workers.unwrap_or(workers),
+            is_direct: draw_direct(seed, options, (spines, leaves))?,
         };
         // With spines, each spine needs a leaf, and each leaf an agent.
         let min_count = |parents: u16| if spines > 0 { parents } else { 1 };
@@ -377,6 +380,7 @@ impl Plan {
         text +=
             &self.port_lines(target, 1, "workers", &format!("{}/24", Self::leaf_rack_ip(number)));
         text += &format!("[[pool]]\n{}", self.pool_lines(&self.leaf));
+        text += if self.topology.is_direct { "replies = \"direct\"\n" } else { "" };
         if self.topology.spines > 0 {
             let (id, signals) = (SPINE_IDS + spine, self.signals());
             text += &format!("spine = {id}\nsignals = \"{signals}\"\nservice = \"{SERVICE}\"\n");
@@ -406,8 +410,10 @@ impl Plan {
             self.seed_of("agent", number),
             Self::leaf_rack_ip(self.topology.leaf_of(number))
         );
+        // With direct return the clients are hosts of the agent's network, too.
+        let prefix = if self.topology.is_direct { 8 } else { 24 };
         text += &format!(
-            "[[port]]\ndevice = \"net_memif0\"\nip = \"{}/24\"\nmac = \"{}\"\n",
+            "[[port]]\ndevice = \"net_memif0\"\nip = \"{}/{prefix}\"\nmac = \"{}\"\n",
             Self::server(number),
             self.mac(FaultTarget::Agent(number), 0)
         );
@@ -470,6 +476,27 @@ fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
     }
 }
 
+/// Returns true for direct return by `options`, or by a draw from a separate stream, as in `draw_spine`: for a third of
+/// the seeds. Only a single leaf without spines has it.
+fn draw_direct(
+    seed: u64,
+    options: &PlanOptions,
+    (spines, leaves): (u16, u16),
+) -> Result<bool, String> {
+    let mut stream = StreamSeed::derive(seed, "plan of replies", 0).stream();
+    let drawn = stream.random_range(0..3_i32) == 0;
+    let is_possible = spines == 0 && leaves == 1;
+    match options.replies.as_deref() {
+        None => Ok(drawn && is_possible),
+        Some("leaf") => Ok(false),
+        Some("direct") if is_possible => Ok(true),
+        Some("direct") => {
+            Err("--replies direct: it needs one leaf; omit --spines and --leaves".to_owned())
+        }
+        Some(text) => Err(format!("--replies {text}: give leaf or direct")),
+    }
+}
+
 /// Returns the sharing of `options`, or one drawn from a separate stream, as in `draw_spine`: none in half of the
 /// draws.
 fn draw_sharing(seed: u64, options: &PlanOptions) -> Result<Option<SharingTimes>, String> {
@@ -500,7 +527,7 @@ fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> Poli
 /// Prints the plan as flags of `wedjat-testbed lockstep`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Topology { spines, leaves, agents, workers } = self.topology;
+        let Topology { spines, leaves, agents, workers, is_direct } = self.topology;
         if spines > 0 {
             write!(f, "--spines {spines} --spine-policy '{}' ", self.spine)?;
             f.write_str(if self.has_controller { "--controller " } else { "" })?;
@@ -508,11 +535,12 @@ impl fmt::Display for Plan {
         write!(
             f,
             "--leaves {leaves} --agents {agents} --workers-each {workers} --policy '{}' --agent-policy '{}' --queue {} \
-             --overflow {} --sharing {} --service '{}' --load {} --tasks {} --hop {}ns --node-delay {}ns --faults '{}' --seed {}",
+             --overflow {} --replies {} --sharing {} --service '{}' --load {} --tasks {} --hop {}ns --node-delay {}ns --faults '{}' --seed {}",
             self.leaf,
             self.agent,
             self.queue,
             if self.refuse { "refuse" } else { "drop" },
+            if is_direct { "direct" } else { "leaf" },
             self.sharing.map_or_else(|| "none".to_owned(), |sharing| sharing.to_string()),
             self.service_text,
             self.load,

@@ -8,7 +8,7 @@
 
 mod inspect;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +26,9 @@ use wedjat_pktgen::template::{Task, Template};
 use super::check::{self, PortCounts};
 use super::faults::{FaultKind, FaultTarget};
 use super::node::{Node, NodeFactory, Violation};
-use super::packets::{Class, PacketContents, PacketEnd, PacketFaults, Wire, WireLedger, flip};
+use super::packets::{
+    Class, PacketContents, PacketEnd, PacketFaults, Wire, WireLedger, completed_by, flip,
+};
 use super::plan::{Plan, START_NS};
 use super::workers::Worker;
 use crate::lockstep::LockstepError;
@@ -247,8 +249,10 @@ struct Site {
     paused: bool,
     /// End of the node's current processing, in nanoseconds. The node gets no packet and no turn of a timer before.
     busy_ns: u64,
-    /// Tasks of a leaf that await a worker's reply, with their workers.
+    /// Tasks of a leaf that await a worker's reply or its completion report, with their workers.
     sent: Vec<(u32, u16)>,
+    /// Hashes of the completion reports that the node received.
+    reports: HashSet<u64>,
     /// At a leaf: start of each worker's idle time during which tasks waited at the leaf.
     idle_ns: Vec<Option<u64>>,
 }
@@ -611,6 +615,7 @@ impl<'a> System<'a> {
     fn route(&mut self, from: usize, port: usize, contents: PacketContents, frame: Vec<u8>) {
         let (topology, target) = (self.plan.topology, self.plan.topology.target(from));
         let has_one_wire = topology.spines == 0
+            && !topology.is_direct
             && (matches!(target, FaultTarget::Clients(_))
                 || matches!(target, FaultTarget::Leaf(_)) && port == 0);
         let (dst, mut found) = (ether::dst(&frame), false);
@@ -666,11 +671,11 @@ impl<'a> System<'a> {
         let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
         let loss = match faults.lost {
             _ if wire.cuts > 0 => Some(PacketEnd::Cut),
-            // ARP has no checksum, and leaves find spines by ARP. On a real network, the receiver drops a corrupted ARP
-            // packet because of Ethernet's checksum.
+            // ARP has no checksum. Leaves find spines by ARP, and agents find clients. On a real network, the receiver drops
+            // a corrupted ARP packet because of Ethernet's checksum.
             _ if faults.flip.is_some()
                 && contents.class == Class::Arp
-                && self.plan.topology.spines > 0 =>
+                && (self.plan.topology.spines > 0 || self.plan.topology.is_direct) =>
             {
                 Some(PacketEnd::Corrupted)
             }
@@ -781,8 +786,26 @@ impl<'a> System<'a> {
             }
         } else if contents.class.is_of_task() {
             self.drop_packet(contents, PacketEnd::Corrupted);
+        } else if read == contents && contents.class == Class::Completions {
+            self.note_completions(to, &frame);
         }
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
+    }
+
+    /// Removes the tasks of a completion report from those that await an answer of a leaf's workers. A report does not
+    /// name its tasks: prefers a task of which no packet exists. The leaf counts a copy of a report again; here it has
+    /// no effect, because the tasks of later reports are still due.
+    fn note_completions(&mut self, leaf: usize, frame: &[u8]) {
+        let (tasks, site) = (&self.tasks, &mut self.sites[leaf]);
+        if !site.reports.insert(hash(frame)) {
+            return;
+        }
+        for worker in completed_by(frame) {
+            let is_over = |task: u32| tasks.get(task as usize).is_none_or(|task| task.copies <= 0);
+            let over = site.sent.iter().position(|&(task, to)| to == worker && is_over(task));
+            let found = over.or_else(|| site.sent.iter().position(|&(_, to)| to == worker));
+            found.into_iter().for_each(|index| _ = site.sent.swap_remove(index));
+        }
     }
 
     /// Delivers a packet to clients. Each answer, except a refusal, must have the payload of its task.
