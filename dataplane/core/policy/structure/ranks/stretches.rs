@@ -196,8 +196,42 @@ impl Stretches {
         let cell = &mut cells[member.index()];
         let from = cell.length();
         cell.queue = queue;
-        let to = cell.length();
-        from != to && cell.place != NOWHERE && self.jump(cells, member, from, to)
+        let (to, place) = (cell.length(), cell.place);
+        if from == to || place == NOWHERE {
+            return false;
+        }
+        match from.abs_diff(to) < GROUP {
+            true => self.step(cells, member, place, (from, to)),
+            false => self.jump(cells, member, from, to),
+        }
+    }
+
+    /// Same as [`Stretches::jump`], for a move by a few lengths. Tests no stretch on the way for members, because a
+    /// mispredicted branch costs more than a swap of a member with itself.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        cells: &mut [Cell],
+        member: Member,
+        mut place: u16,
+        (from, to): (usize, usize),
+    ) -> bool {
+        let before = self.least;
+        // Up: to the last place of each stretch, whose boundary then passes it.
+        for end in self.ends.get_mut(from..to).unwrap_or_default() {
+            *end -= 1;
+            exchange(cells, member, place.into(), (*end).into());
+            place = *end;
+        }
+        // Down: to the first place of the stretch above each boundary, which then passes it.
+        for end in self.ends.get_mut(to..from).unwrap_or_default().iter_mut().rev() {
+            exchange(cells, member, place.into(), (*end).into());
+            place = *end;
+            *end += 1;
+        }
+        self.least = before.min(to as u16);
+        self.raise_least();
+        self.least != before
     }
 
     /// Moves a member by several lengths. Returns true if the shortest length changed.
