@@ -325,10 +325,7 @@ impl Dispatcher {
     pub fn schedule(&mut self, tasks: &[Task], picks: Picks<'_>) {
         self.view.set_waiting(self.backlog.waiting);
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
-        // Marks the members as changed, for the next publication to remote cores.
-        if self.view.pool_exchange().is_some() {
-            picks.iter().flatten().for_each(|pick| self.view.touch(pick.member));
-        }
+        self.view.touch_all(picks.iter().flatten().map(|pick| pick.member));
     }
 
     /// Processes messages of a remote core: a value for each member, whose meaning `topic` gives (task count or load).
@@ -792,9 +789,7 @@ impl Dispatcher {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),
             Reports::Messages => self.view.take_answers(reports),
         };
-        if self.view.pool_exchange().is_some() {
-            reports.iter().for_each(|report| self.view.touch(report.member));
-        }
+        self.view.touch_all(reports.iter().map(|report| report.member));
         surplus
     }
 

@@ -680,17 +680,25 @@ fn late_policy_change_keeps_remote_tasks() {
 // promise: scheduling.2
 #[test]
 fn overloaded_cores_publish_large_differences_first() {
-    let mut cores = Cores::new("jsq", 40, 2);
+    let mut cores = Cores::new("jsq", 150, 2);
     cores.exchange(true);
-    cores.dispatchers[0].count_placed(Member(3));
-    (0..3).for_each(|_| cores.dispatchers[0].count_placed(Member(5)));
+    let place = |cores: &mut Cores, placed: [(u16, usize); 3]| {
+        for (member, tasks) in placed {
+            (0..tasks).for_each(|_| cores.dispatchers[0].count_placed(Member(member)));
+        }
+    };
+    let received = |cores: &Cores| [3, 5, 149].map(|member| cores.outstanding(1)[member]);
+    place(&mut cores, [(3, 1), (5, 3), (149, 2)]);
     // An overloaded core publishes changes of at least two tasks, on a node of two cores.
     cores.exchange(false);
     cores.exchange(false); // a small difference stays unpublished
-    let outstanding = cores.outstanding(1);
-    assert_eq!((outstanding[3], outstanding[5]), (0, 3));
+    assert_eq!(received(&cores), [0, 3, 2]);
+    // Small changes add up over the exchanges.
+    place(&mut cores, [(3, 1), (5, 1), (149, 0)]);
+    cores.exchange(false);
+    assert_eq!(received(&cores), [2, 3, 2]);
     cores.exchange(true);
-    assert_eq!((cores.outstanding(1)[3], cores.outstanding(1)[5]), (1, 3));
+    assert_eq!(received(&cores), [2, 4, 2]);
 }
 
 // promise: scheduling.2

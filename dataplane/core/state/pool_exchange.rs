@@ -29,6 +29,8 @@ const SIXTEENTHS: u32 = 16;
 /// Number of members that a core records as touched between two exchanges; after more it compares all members.
 /// Room for the tasks and replies of several bursts.
 const TOUCHED_MOST: usize = 8 * BURST;
+/// Number of members that a publication compares before it sends their changes.
+const COMPARED: usize = 64;
 /// Minimum change, in tasks, that an overloaded core publishes, by maximum number of cores. With more cores,
 /// more of them read each message, and a member's load moves more between two bursts of one core.
 const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
@@ -69,6 +71,41 @@ impl PublishedState {
     pub const fn with_backlog(self) -> Self {
         Self { backlog: true, ..self }
     }
+
+    /// Returns the value to publish for a member: a count modulo 2^16, or a load in sixteenths of a task.
+    #[inline(always)]
+    fn value(self, topic: Topic, states: MemberStates<'_>, member: Member) -> u16 {
+        match topic {
+            Topic::Counts => states.of(member).own_outstanding() as u16,
+            Topic::Loads => {
+                let estimate = states.of(member).estimate();
+                let load = if self.drift { estimate.total() } else { estimate.load().0.into() };
+                let load = (load * u64::from(SIXTEENTHS)) >> 16; // from 16.16 fixed point
+                // An idle member belongs to one core. All others must see at least one task there.
+                let least = if self.idle { SIXTEENTHS as u16 } else { 0 };
+                (load.min(u64::from(u16::MAX)) as u16).max(least)
+            }
+        }
+    }
+}
+
+impl Topic {
+    /// Returns the number of units per task of its values.
+    const fn units(self) -> u16 {
+        match self {
+            Self::Loads => SIXTEENTHS as u16,
+            Self::Counts => 1,
+        }
+    }
+
+    /// Returns the difference of two values in units. Counts wrap around, so theirs is taken modulo 2^16.
+    #[inline(always)]
+    fn change(self, before: u16, value: u16) -> u16 {
+        match self {
+            Self::Counts => value.wrapping_sub(before).cast_signed().unsigned_abs(),
+            Self::Loads => value.abs_diff(before),
+        }
+    }
 }
 
 /// Tasks that wait on remote cores.
@@ -101,12 +138,9 @@ pub struct PoolExchange {
     remote_counts: Slice<LocalState>,
     /// Members that may have changed since the last exchange.
     touched: ArrayVec<Member, TOUCHED_MOST>,
-    /// True if all members count as changed: after a new topic, or if `touched` has overflowed.
+    /// True if all members count as changed: after a new topic, after an exchange of an overloaded core, which leaves
+    /// small changes unpublished, or if `touched` has overflowed.
     all_touched: bool,
-    /// Members with an unpublished change below `coarse`.
-    delayed: Vec<Member>,
-    /// True for each member in `delayed`.
-    is_delayed: Box<[bool]>,
     /// Free tokens of all members, in memory that all cores share.
     tokens: Tokens,
     /// Maximum number of a member's tokens.
@@ -167,8 +201,6 @@ impl PoolExchange {
                 .slice(layout.cores[core].elsewhere + size_of::<LocalState>() * first, members),
             touched: ArrayVec::new(),
             all_touched: false,
-            delayed: Vec::with_capacity(members),
-            is_delayed: vec![false; members].into(),
             tokens: Tokens::new(
                 region.slice(layout.pools[pool].tokens, Tokens::words(members)),
                 members,
@@ -242,32 +274,17 @@ impl PoolExchange {
         self.publishes = publishes;
     }
 
-    /// Marks a member as changed, for the next publication.
+    /// Marks members as changed, for the next publication. Does nothing on an overloaded core, whose next publication
+    /// compares all members, or if this core publishes nothing about members.
     #[inline]
-    pub fn touch(&mut self, member: Member) {
-        if self.touched.try_push(member).is_err() {
-            self.all_touched = true;
+    pub fn touch(&mut self, mut members: impl Iterator<Item = Member>) {
+        if !self.all_touched && self.publishes.topic.is_some() {
+            self.all_touched = members.any(|member| self.touched.try_push(member).is_err());
         }
     }
 
-    /// Returns the value to publish for a member: a count modulo 2^16, or a load in sixteenths of a task.
-    #[inline]
-    fn value(&self, topic: Topic, states: MemberStates<'_>, member: Member) -> u16 {
-        match topic {
-            Topic::Counts => states.of(member).own_outstanding() as u16,
-            Topic::Loads => {
-                let estimate = states.of(member).estimate();
-                let load =
-                    if self.publishes.drift { estimate.total() } else { estimate.load().0.into() };
-                let load = (load * u64::from(SIXTEENTHS)) >> 16; // from 16.16 fixed point
-                // An idle member belongs to one core. All others must see at least one task there.
-                let least = if self.publishes.idle { SIXTEENTHS as u16 } else { 0 };
-                (load.min(u64::from(u16::MAX)) as u16).max(least)
-            }
-        }
-    }
-
-    /// Publishes the changes of touched members; of delayed ones, too, if this core keeps up.
+    /// Publishes the changes of touched members. An overloaded core (`keeps_up` is false) publishes only the larger
+    /// ones; its next publication compares all members.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -276,54 +293,54 @@ impl PoolExchange {
         sender: &mut Sender,
         keeps_up: bool,
     ) {
-        let Some(topic) = self.publishes.topic else { return self.touched.clear() };
+        let Some(topic) = self.publishes.topic else { return };
         let subject = Subject { pool: pool as u16, topic };
-        if std::mem::take(&mut self.all_touched) {
-            self.touched.clear();
-            for member in 0..self.published.len() {
-                self.publish_member(subject, Member(member as u16), states, sender, keeps_up);
+        let least = if keeps_up { 1 } else { self.coarse * topic.units() };
+        if std::mem::replace(&mut self.all_touched, !keeps_up) {
+            self.publish_changed(subject, states, sender, least);
+        } else {
+            for &member in &self.touched {
+                let value = self.publishes.value(topic, states, member);
+                if topic.change(self.published[member.index()].load(Relaxed), value) >= least {
+                    self.publish_value(subject, member, value, sender);
+                }
             }
         }
-        for index in 0..self.touched.len() {
-            self.publish_member(subject, self.touched[index], states, sender, keeps_up);
-        }
         self.touched.clear();
-        if keeps_up {
-            while let Some(member) = self.delayed.pop() {
-                self.is_delayed[member.index()] = false;
-                self.publish_member(subject, member, states, sender, true);
+    }
+
+    /// Publishes the values of all members that changed by at least `least` units. Has no branch for each member: which
+    /// ones changed is random, and a mispredicted branch costs more than the comparison.
+    #[inline(never)]
+    fn publish_changed(
+        &self,
+        subject: Subject,
+        states: MemberStates<'_>,
+        sender: &mut Sender,
+        least: u16,
+    ) {
+        let publishes = self.publishes; // a copy, which stays in registers
+        let published = &self.published[..states.members()];
+        for first in (0..published.len()).step_by(COMPARED) {
+            let (mut changed, mut count) = ([(Member(0), 0); COMPARED], 0);
+            for (index, before) in (first..).zip(published[first..].iter().take(COMPARED)) {
+                let member = Member(index as u16);
+                let value = publishes.value(subject.topic, states, member);
+                changed[count % COMPARED] = (member, value);
+                let change = subject.topic.change(before.load(Relaxed), value);
+                count += usize::from(change >= least);
+            }
+            for &(member, value) in &changed[..count] {
+                self.publish_value(subject, member, value, sender);
             }
         }
     }
 
-    /// Publishes a member's value if it changed, unless this core is overloaded and the change is small.
+    /// Publishes a member's value.
     #[inline]
-    fn publish_member(
-        &mut self,
-        subject: Subject,
-        member: Member,
-        states: MemberStates<'_>,
-        sender: &mut Sender,
-        keeps_up: bool,
-    ) {
-        let (published, value) =
-            (&self.published[member.index()], self.value(subject.topic, states, member));
-        let before = published.load(Relaxed);
-        if before == value {
-            return;
-        }
-        // Change in tasks. Counts wrap around, so the difference is taken modulo 2^16.
-        let change = match subject.topic {
-            Topic::Counts => value.wrapping_sub(before).cast_signed().unsigned_abs(),
-            Topic::Loads => value.abs_diff(before) / SIXTEENTHS as u16,
-        };
-        if keeps_up || change >= self.coarse {
-            published.store(value, Relaxed);
-            sender.send(subject, member, value);
-        } else if !self.is_delayed[member.index()] {
-            self.is_delayed[member.index()] = true;
-            self.delayed.push(member);
-        }
+    fn publish_value(&self, subject: Subject, member: Member, value: u16, sender: &mut Sender) {
+        self.published[member.index()].store(value, Relaxed);
+        sender.send(subject, member, value);
     }
 
     /// Applies a message of remote core number `remote`. Returns true if this core's estimate of the member

@@ -790,8 +790,14 @@ impl View {
     /// callers of [`View::sent`], [`View::answered`] and [`View::set_load`] call it themselves.
     #[inline]
     pub fn touch(&mut self, member: Member) {
+        self.touch_all(std::iter::once(member));
+    }
+
+    /// Marks the estimates of several members as changed, see [`View::touch`].
+    #[inline]
+    pub fn touch_all(&mut self, members: impl Iterator<Item = Member>) {
         if let Some(pool_exchange) = &mut self.pool_exchange {
-            pool_exchange.touch(member);
+            pool_exchange.touch(members);
         }
     }
 
