@@ -62,9 +62,10 @@ use crate::wire::task::{Extension, Header};
 
 /// Largest number of packets of a poll at which a core is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
-/// Bounds on the number of packets between two exchanges of an overloaded core: about 25 and 100 us. Moving cache lines
-/// then costs little of its time, and response times stay the same (docs/explanation/consistency.md).
-const EXCHANGE_PACKETS: (usize, usize) = (16 * BURST, 64 * BURST);
+/// Bounds on the number of packets between two exchanges of an overloaded core: about 50 and 200 us. Comparing members
+/// and moving cache lines then costs little of its time, and response times stay nearly the same
+/// (docs/explanation/consistency.md).
+const EXCHANGE_PACKETS: (usize, usize) = (32 * BURST, 128 * BURST);
 
 /// Task in a pool's central queue: the first of its lane, or one that the caller appends to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -458,7 +459,7 @@ impl Stages {
         self.shares_backlog = self.dispatchers.iter().any(Dispatcher::shares_backlog);
         // An exchange compares each member, so large pools make fewer.
         let members: usize = self.dispatchers.iter().map(|pool| pool.view().members()).sum();
-        self.exchange_at = (2 * members).clamp(EXCHANGE_PACKETS.0, EXCHANGE_PACKETS.1);
+        self.exchange_at = (4 * members).clamp(EXCHANGE_PACKETS.0, EXCHANGE_PACKETS.1);
         if let Some(fabric) = &self.fabric {
             fabric.receive_idle(&mut self.dispatchers);
         }
