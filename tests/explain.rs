@@ -158,15 +158,15 @@ fn each_task_is_explained_with_its_decision() {
             (record.port, record.moment, record.worker),
             (Some(0), Moment::Arrived, Some(worker))
         );
-        assert_eq!((beliefs.beliefs.active, record.follows), (4, false));
+        assert_eq!((beliefs.active, record.follows), (4, false));
         // The policy picks the four idle workers first, and then the better of two drawn workers.
         let idle = 4_usize.saturating_sub(at);
-        assert_eq!((beliefs.beliefs.idle, record.idle), (idle, idle > 0), "{at}");
+        assert_eq!((beliefs.idle, record.idle), (idle, idle > 0), "{at}");
         let basis = if idle > 0 { SelectionBasis::Idle } else { SelectionBasis::Drawn };
-        assert_eq!(beliefs.beliefs.basis, basis, "{at}");
+        assert_eq!(beliefs.basis, basis, "{at}");
         let chosen = record.chosen.unwrap();
         let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
-        let before = beliefs.beliefs.estimates[known];
+        let before = beliefs.estimates[known];
         assert!(before.is_considered && before.member == chosen.member, "{record:?}");
         assert_eq!(chosen.outstanding, before.outstanding + 1, "{at}");
         assert_eq!(chosen.drift.0, before.drift.0 + Load::ONE.0, "{at}");
@@ -183,8 +183,8 @@ fn each_task_is_explained_with_its_decision() {
     let explanations = node.explain_frames(0, &tasks(1));
     let beliefs = explanations[0].beliefs.as_ref().unwrap();
     let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
-    assert_eq!(beliefs.beliefs.estimates[known].load, Load::tasks(5));
-    assert_eq!(beliefs.beliefs.basis, SelectionBasis::Best);
+    assert_eq!(beliefs.estimates[known].load, Load::tasks(5));
+    assert_eq!(beliefs.basis, SelectionBasis::Best);
 }
 
 // promise: control.3
@@ -232,7 +232,7 @@ fn waiting_is_explained_at_both_ends() {
     let full = Fate::Dropped(DropReason::QueueFull);
     assert_eq!(fates[4..], [Fate::Queued, Fate::Queued, full]);
     // The second queued task found one of two places taken.
-    let beliefs = &explanations[5].beliefs.as_ref().unwrap().beliefs;
+    let beliefs = explanations[5].beliefs.as_ref().unwrap();
     assert_eq!((beliefs.queue, beliefs.bound), ((1, 2), Some(1)));
     assert!(beliefs.estimates.iter().all(|one| one.outstanding == 1));
     let explanations = node.explain_frames(1, &[reply(12, 0, LEAF_MACS[1])]);
@@ -378,7 +378,7 @@ fn agent_explains_assignment_and_outcome() {
     let other = Fate::Dropped(DropReason::OtherMac);
     assert!(matches!(fates[0], (Fate::Given { .. }, Some(10))), "{fates:?}");
     assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
-    let beliefs = &explanations[1].beliefs.as_ref().unwrap().beliefs;
+    let beliefs = explanations[1].beliefs.as_ref().unwrap();
     // Worker 11 is not attached, so the policy may not choose it. `excluded` counts silent, unreachable and other
     // members.
     assert_eq!((beliefs.active, beliefs.bound, beliefs.excluded), (1, Some(1), [0, 0, 1]));

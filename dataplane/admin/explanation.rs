@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use wedjat_core::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Record};
-use wedjat_core::policy::LANES;
+use wedjat_core::node::explain::{Fate, Moment, PacketSummary, Record};
 use wedjat_core::policy::beliefs::{ClassBeliefs, MemberEstimate};
+use wedjat_core::policy::{Beliefs, LANES};
 use wedjat_core::quantity;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::Load;
@@ -108,25 +108,21 @@ impl ExplainContext<'_> {
     }
 
     /// Converts the core's estimates of the pool, by which it decided.
-    fn beliefs(&self, record: &Record, pool_beliefs: &PoolBeliefs) -> proto::Beliefs {
-        let PoolBeliefs { beliefs, workers, class } = pool_beliefs;
+    fn beliefs(&self, record: &Record, beliefs: &Beliefs) -> proto::Beliefs {
+        let class = beliefs.class.as_ref();
         let pool = record.seen.header().and_then(|header| self.pool(header.pool));
         let one = |(believed, &worker): (&MemberEstimate, &u16)| {
             let is_chosen = record.chosen.is_some_and(|one| one.member == believed.member);
             let full = beliefs.bound.is_some_and(|bound| believed.outstanding as usize >= bound);
-            proto::Candidate {
-                chosen: is_chosen,
-                full,
-                ..candidate(believed, worker, class.as_ref())
-            }
+            proto::Candidate { chosen: is_chosen, full, ..candidate(believed, worker, class) }
         };
-        let all = beliefs.estimates.iter().zip(workers);
+        let all = beliefs.estimates.iter().zip(&beliefs.workers);
         let mut candidates: Vec<_> = all.map(one).collect();
         // The list may lack the chosen member, for example one that another core reported as idle. This adds it with
         // its state after the decision, which counts this packet.
         let is_new = |one: &MemberEstimate| beliefs.estimate(one.member).is_none();
         if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
-            let one = candidate(&chosen, worker, class.as_ref());
+            let one = candidate(&chosen, worker, class);
             candidates.push(proto::Candidate { chosen: true, with_this: true, ..one });
         }
         proto::Beliefs {
@@ -144,7 +140,7 @@ impl ExplainContext<'_> {
             unreachable: beliefs.excluded[1] as u64,
             out: beliefs.excluded[2] as u64,
             candidates,
-            class_rules: class.as_ref().map(class_rules),
+            class_rules: class.map(class_rules),
         }
     }
 
@@ -559,7 +555,7 @@ mod tests {
         let mut explainer = Explainer::new(Filter::default(), 1, Arc::clone(&records));
         explainer.draft(Some(0), 0, &frame, |_, task| {
             let class = queueing.class_beliefs(task);
-            Some(PoolBeliefs::named(queueing.beliefs(), class, |member: Member| 10 + member.0))
+            Some(queueing.beliefs().of_task(class, |member| 10 + member.0))
         });
         let placed = queueing.offer(Task::new(class), class).unwrap();
         let member = placed.map(|(_, pick)| pick.member);

@@ -12,11 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
-use crate::policy::beliefs::{ClassBeliefs, ESTIMATES_MAX, MemberEstimate};
+use crate::policy::beliefs::MemberEstimate;
 use crate::policy::{Beliefs, Lane, Task};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
@@ -239,30 +238,6 @@ impl From<Verdict> for Fate {
     }
 }
 
-/// View of a pool, with its members' ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolBeliefs {
-    /// The view.
-    pub beliefs: Beliefs,
-    /// Ids of the members with estimates, in their order.
-    pub workers: ArrayVec<u16, ESTIMATES_MAX>,
-    /// Rules for the class of the task, if the policy has some.
-    pub class: Option<ClassBeliefs>,
-}
-
-impl PoolBeliefs {
-    /// Adds the id of each member.
-    #[must_use]
-    pub fn named(
-        beliefs: Beliefs,
-        class: Option<ClassBeliefs>,
-        id: impl Fn(Member) -> u16,
-    ) -> Self {
-        let workers = beliefs.estimates.iter().map(|estimate| id(estimate.member)).collect();
-        Self { beliefs, workers, class }
-    }
-}
-
 /// Record of one outcome of a packet, with the load estimates that led to it. A packet that waits, or that its port
 /// rejects after the decision, has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,7 +262,7 @@ pub struct Record {
     /// True if the packet follows the first packet of its task.
     pub follows: bool,
     /// View before the decision, for a task of an existing pool.
-    pub beliefs: Option<PoolBeliefs>,
+    pub beliefs: Option<Beliefs>,
     /// View of the chosen worker, including this task.
     pub chosen: Option<MemberEstimate>,
 }
@@ -432,7 +407,7 @@ impl Explainer {
         port: Option<u8>,
         now: u64,
         frame: &[u8],
-        beliefs: impl FnOnce(u16, Task) -> Option<PoolBeliefs>,
+        beliefs: impl FnOnce(u16, Task) -> Option<Beliefs>,
     ) {
         self.now = now;
         let seen = PacketSummary::in_frame(frame);
@@ -462,7 +437,7 @@ impl Explainer {
             let dispatcher = stages.dispatcher(pool)?;
             let class = dispatcher.class_beliefs(task, |lane| since_ns(pool, lane));
             let id = |member| stages.network().target(pool, member).worker;
-            Some(PoolBeliefs::named(dispatcher.beliefs(), class, id))
+            Some(dispatcher.beliefs().of_task(class, id))
         });
     }
 

@@ -117,6 +117,10 @@ pub struct Beliefs {
     /// Estimates of the policy's candidates. Without these: of the active members with the fewest outstanding tasks,
     /// then with the least load.
     pub estimates: ArrayVec<MemberEstimate, ESTIMATES_MAX>,
+    /// Ids of the members with estimates, in their order; empty without [`Beliefs::of_task`].
+    pub workers: ArrayVec<u16, ESTIMATES_MAX>,
+    /// Rules for the class of the task, if the policy has some; `None` without [`Beliefs::of_task`].
+    pub class: Option<ClassBeliefs>,
 }
 
 /// Rules for the class of one task, with their current effect. Only policies with rules for classes have them
@@ -197,7 +201,16 @@ impl Beliefs {
             idle: view.idle().len(),
             excluded,
             estimates,
+            workers: ArrayVec::new(),
+            class: None,
         }
+    }
+
+    /// Adds the rules for the class of a task, and the id of each member with an estimate.
+    #[must_use]
+    pub fn of_task(self, class: Option<ClassBeliefs>, id: impl Fn(Member) -> u16) -> Self {
+        let workers = self.estimates.iter().map(|estimate| id(estimate.member)).collect();
+        Self { workers, class, ..self }
     }
 
     /// Returns the estimate of a member, if it is in the list.

@@ -83,7 +83,7 @@ fn waiting_long_task_is_explained_by_the_reserve() {
         assert!(class.is_long && class.avoids_reserve, "{class:?}");
         assert_eq!((class.delay_ns, class.reserved, class.reserved_with_room), (1_000_000, 2, 2));
         assert_eq!(order_of(record), (2, at.saturating_sub(6), 2));
-        let estimates = beliefs.beliefs.estimates.iter().zip(&beliefs.workers);
+        let estimates = beliefs.estimates.iter().zip(&beliefs.workers);
         assert!(estimates.clone().count() == 8, "{beliefs:?}");
         for (estimate, &worker) in estimates {
             assert_eq!(class.is_reserved(estimate.member), worker < 12);

@@ -68,7 +68,7 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
 use crate::node::arp::ArpQuestion;
-use crate::node::explain::{Fate, Moment, PoolBeliefs};
+use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
@@ -375,7 +375,7 @@ where
                 let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
                 let id = |member| set.id_of(member).unwrap_or(NO_MEMBER);
                 let class = set.class_beliefs(task);
-                Some(PoolBeliefs::named(set.dispatcher().beliefs(), class, id))
+                Some(set.dispatcher().beliefs().of_task(class, id))
             };
             // Begins the packet's record; `settle` below completes it.
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
