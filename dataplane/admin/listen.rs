@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -359,7 +360,7 @@ pub type GrpcRouter = Router<Stack<Calls, Plain>>;
 ///
 /// # Errors
 /// If the TLS settings are invalid.
-pub fn grpc(
+fn grpc(
     limits: GrpcLimits,
     tls: Option<ServerTlsConfig>,
 ) -> Result<GrpcServer, tonic::transport::Error> {
@@ -377,8 +378,42 @@ pub fn grpc(
     }
 }
 
+/// Serves gRPC at a Unix socket and over TCP, as far as they exist, until `stopped` is set. Log messages begin with the
+/// name. `slots` returns the slots of one listener, and `add_services` adds the services to its server.
+pub async fn serve(
+    (name, limits): (&str, GrpcLimits),
+    unix: Option<UnixListener>,
+    tcp: Option<(TcpListener, Option<ServerTlsConfig>)>,
+    slots: impl Fn() -> Arc<ConnectionSlots>,
+    add_services: impl Fn(GrpcServer) -> GrpcRouter,
+    stopped: &watch::Receiver<bool>,
+) {
+    let unix = async {
+        let Some(unix) = unix else { return };
+        let unix = tokio::net::UnixListener::from_std(unix);
+        let accepted = accept(unix, slots(), stopped.clone());
+        run(name, grpc(limits, None).map(&add_services), accepted, stopped.clone()).await;
+    };
+    let tcp = async {
+        let Some((tcp, tls)) = tcp else { return };
+        let tcp = tokio::net::TcpListener::from_std(tcp);
+        let accepted = accept(tcp, slots(), stopped.clone());
+        run(name, grpc(limits, tls).map(&add_services), accepted, stopped.clone()).await;
+    };
+    tokio::join!(unix, tcp);
+}
+
+/// Waits until `all`, which ends once `stopped` is set, has ended. Open calls delay that by at most `limit`.
+pub async fn end_within(limit: Duration, all: impl Future, mut stopped: watch::Receiver<bool>) {
+    let stop = async {
+        let _ = stopped.wait_for(|stop| *stop).await;
+        tokio::time::sleep(limit).await;
+    };
+    tokio::select! { _ = all => {}, () = stop => {} }
+}
+
 /// Serves accepted connections until `stopped` is set. Log messages begin with `name`.
-pub async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     name: &str,
     router: Result<GrpcRouter, tonic::transport::Error>,
     accepted: Connections<S>,

@@ -4,7 +4,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -12,11 +11,11 @@ use tonic::transport::ServerTlsConfig;
 use wedjat_desired::config::ControlConfig;
 
 use super::connection_slots::ConnectionSlots;
-use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
 use super::http;
 use super::listen::{self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls};
 use super::requests::Handle;
+use super::runtime::RuntimeThread;
 use super::service::Service;
 use super::socket::{OwnersSocket, socket_path};
 
@@ -38,9 +37,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// Thread of the control, with its addresses.
 #[derive(Debug)]
 pub struct Server {
-    /// Ends the thread when set to true.
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: RuntimeThread,
     /// Address of the control over TCP.
     pub listen: Option<SocketAddr>,
     /// Address of /metrics and the status page.
@@ -80,26 +77,9 @@ impl Server {
             |listener: Option<&TcpListener>| listener.and_then(|one| one.local_addr().ok());
         let (at, metrics_at) = (address(listen.as_ref()), address(metrics.as_ref()));
         let listeners = Listeners { socket, listen: listen.map(|listen| (listen, tls)), metrics };
-        let (stop, stopped) = watch::channel(false);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let cpus = cpus.to_vec();
-        let run = move || {
-            stay_on(&cpus);
-            runtime.block_on(serve(listeners, handle, stopped));
-            // Drops unfinished calls of clients.
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name("wedjat-control".to_owned()).spawn(run)?;
-        Ok(Some(Self { stop, thread: Some(thread), listen: at, metrics: metrics_at }))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let serve = |stopped| serve(listeners, handle, stopped);
+        let thread = RuntimeThread::start("wedjat-control", cpus, serve)?;
+        Ok(Some(Self { _thread: thread, listen: at, metrics: metrics_at }))
     }
 }
 
@@ -110,20 +90,8 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
     // Each listener has its own slots, so that remote clients cannot take those of the local socket.
     let connection_slots = || ConnectionSlots::new(SLOTS.0, SLOTS.1);
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
-    let unix = async {
-        let Some(unix) = unix else { return };
-        let unix = tokio::net::UnixListener::from_std(unix);
-        let accepted = accept(unix, connection_slots(), stopped.clone());
-        let router = listen::grpc(LIMITS, None).map(&add_services);
-        listen::run("control", router, accepted, stopped.clone()).await;
-    };
-    let tcp = async {
-        let Some((listener, tls)) = listen else { return };
-        let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, connection_slots(), stopped.clone());
-        let router = listen::grpc(LIMITS, tls).map(&add_services);
-        listen::run("control", router, accepted, stopped.clone()).await;
-    };
+    let grpc =
+        listen::serve(("control", LIMITS), unix, listen, connection_slots, add_services, &stopped);
     let metrics = async {
         let Some(listener) = metrics else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
@@ -131,14 +99,8 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
         // The header of a request may take as long as the interval of the probes.
         http::run(accepted, handle.clone(), ALIVE.0).await;
     };
-    // Ends listeners that still have open calls.
-    let mut ended = stopped.clone();
-    let stop = async {
-        let _ = ended.wait_for(|stop| *stop).await;
-        tokio::time::sleep(END_MAX).await;
-    };
-    let all = async { tokio::join!(unix, tcp, metrics) };
-    tokio::select! { _ = all => {}, () = stop => {} }
+    let all = async { tokio::join!(grpc, metrics) };
+    listen::end_within(END_MAX, all, stopped.clone()).await;
 }
 
 /// Adds the control's services to a gRPC server: the control itself, and reflection.

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
@@ -22,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 use wedjat_admin::{
     ControllerLink, FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError,
-    stay_on,
+    RuntimeThread,
 };
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{PolicyChoice, PolicySpec};
@@ -56,9 +55,7 @@ const MESSAGES_MAX: usize = 64;
 /// Thread of a follower. Dropping it stops the thread.
 #[derive(Debug)]
 pub struct FollowerThread {
-    /// Set to true to stop the thread.
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: RuntimeThread,
 }
 
 impl FollowerThread {
@@ -74,8 +71,6 @@ impl FollowerThread {
         unknown: Option<Arc<ArrayQueue<UnknownWorker>>>,
         cpus: &[usize],
     ) -> std::io::Result<Self> {
-        let (stop, mut stopped) = watch::channel(false);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut number = [0; 8];
         rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
         let instance = u64::from_ne_bytes(number);
@@ -90,30 +85,13 @@ impl FollowerThread {
             position: Position::default(),
             is_served: false,
         };
-        let cpus = cpus.to_vec();
-        let run = move || {
-            stay_on(&cpus);
-            runtime.block_on(async {
-                tokio::select! {
-                    () = follower.run() => {}
-                    _ = stopped.wait_for(|stop| *stop) => {}
-                }
-            });
-            // Does not wait for tasks that block, such as a name lookup.
-            runtime.shutdown_background();
+        let run = |mut stopped: watch::Receiver<bool>| async move {
+            tokio::select! {
+                () = follower.run() => {}
+                _ = stopped.wait_for(|stop| *stop) => {}
+            }
         };
-        let thread = std::thread::Builder::new().name("wedjat-follow".to_owned()).spawn(run)?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for FollowerThread {
-    /// Stops the thread, and waits for its end.
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Ok(Self { _thread: RuntimeThread::start("wedjat-follow", cpus, run)? })
     }
 }
 

@@ -4,17 +4,14 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::ServerTlsConfig;
 use wedjat_admin::connection_slots::ConnectionSlots;
-use wedjat_admin::listen::{
-    self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
-};
-use wedjat_admin::{OwnersSocket, SocketError};
+use wedjat_admin::listen::{self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, bind, tls};
+use wedjat_admin::{OwnersSocket, RuntimeThread, SocketError};
 use wedjat_desired::config::{ControllerConfig, StoreConfig};
 
 use super::desk::{ControllerRole, Desk, RoleReader};
@@ -67,10 +64,8 @@ impl From<SocketError> for ControllerError {
 /// Running controller. Dropping it stops the controller.
 #[derive(Debug)]
 pub struct Controller {
-    /// Set to true to stop the thread.
-    stop: watch::Sender<bool>,
-    /// Thread, with the error of the desk as its result. `None` once [`Self::ended`] has taken its result.
-    thread: Option<JoinHandle<Result<(), StoreError>>>,
+    /// Thread, with the error of the desk as its result.
+    thread: RuntimeThread<Result<(), StoreError>>,
     /// TCP address at which it listens, if any.
     pub listen: Option<SocketAddr>,
     /// Role: leader or standby.
@@ -140,8 +135,7 @@ impl Controller {
     /// Returns the error with which the controller's thread ended, once. `None` while the thread runs, and
     /// after an end without an error.
     pub fn ended(&mut self) -> Option<ControllerError> {
-        let thread = self.thread.take_if(|thread| thread.is_finished())?;
-        match thread.join() {
+        match self.thread.result()? {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.into()),
             Err(panic) => {
@@ -149,16 +143,6 @@ impl Controller {
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
                 Some(ControllerError::Panic(text.unwrap_or("without a message").to_owned()))
             }
-        }
-    }
-}
-
-impl Drop for Controller {
-    /// Stops the thread, and waits for its end.
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }
@@ -199,27 +183,22 @@ impl Parts {
         store: S,
         listen: Option<SocketAddr>,
     ) -> Result<Controller, ControllerError> {
-        let (stop, stopped) = watch::channel(false);
         let (sender, requests) = mpsc::channel(WAITING_MAX);
         let (role, reader) = RoleReader::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let service = Service::new(self.id, self.restores, sender, reader.clone());
-        let (listeners, ended) = (self.listeners, stopped.clone());
-        let run = move || {
+        let run = |stopped: watch::Receiver<bool>| async move {
             let desk =
                 Desk { store, requests, role, known: Position::default(), compaction_tried: 0 };
+            let ended = stopped.clone();
             let served = async {
-                serve(listeners, service, stopped).await;
+                serve(self.listeners, service, stopped).await;
                 Ok(())
             };
             // Serving ends when the desk fails. Both end when `stopped` is set.
-            let done = runtime.block_on(async { tokio::try_join!(desk.run(ended), served) });
-            // Drops unfinished calls of clients.
-            runtime.shutdown_background();
-            done.map(|_| ())
+            tokio::try_join!(desk.run(ended), served).map(|_| ())
         };
-        let thread = std::thread::Builder::new().name("wedjat-fabric".to_owned()).spawn(run)?;
-        Ok(Controller { stop, thread: Some(thread), listen, role: reader })
+        let thread = RuntimeThread::start("wedjat-fabric", &[], run)?;
+        Ok(Controller { thread, listen, role: reader })
     }
 }
 
@@ -229,28 +208,9 @@ async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<
     let add_services = |server| services(server, service.clone());
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
     let listeners = u64::from(unix.is_some()) + u64::from(listen.is_some());
-    let unix = async {
-        let Some(unix) = unix else { return };
-        let listener = tokio::net::UnixListener::from_std(unix);
-        let accepted = accept(listener, connection_slots(listeners), stopped.clone());
-        let router = listen::grpc(LIMITS, None).map(add_services);
-        listen::run("controller", router, accepted, stopped.clone()).await;
-    };
-    let tcp = async {
-        let Some((listener, tls)) = listen else { return };
-        let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, connection_slots(listeners), stopped.clone());
-        let router = listen::grpc(LIMITS, tls).map(add_services);
-        listen::run("controller", router, accepted, stopped.clone()).await;
-    };
-    let mut ended = stopped.clone();
-    // Limits the wait for open calls. The listeners themselves end at `stopped`.
-    let stop = async {
-        let _ = ended.wait_for(|stop| *stop).await;
-        tokio::time::sleep(END_MAX).await;
-    };
-    let all = async { tokio::join!(unix, tcp) };
-    tokio::select! { _ = all => {}, () = stop => {} }
+    let slots = || connection_slots(listeners);
+    let grpc = listen::serve(("controller", LIMITS), unix, listen, slots, add_services, &stopped);
+    listen::end_within(END_MAX, grpc, stopped.clone()).await;
 }
 
 /// Adds the controller's services: its calls, and reflection, by which tools such as grpcurl list them.
