@@ -144,8 +144,13 @@ pub fn end(pointer: *const Scheduler) -> i32 {
         Ok(scheduler) => scheduler,
         Err(code) => return code,
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| scheduler.free()));
-    match outcome {
+    contain(scheduler, || scheduler.free())
+}
+
+/// Runs a call on the scheduler as a whole. Contains a panic, and counts a refused call. Returns the call's result or a
+/// code.
+fn contain(scheduler: &Scheduler, call: impl FnOnce() -> Result<i32, i32>) -> i32 {
+    match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.unwrap_or_else(|code| scheduler.refuse(code)),
         Err(panic) => {
             std::mem::forget(panic); // its destructor may panic, too
@@ -164,14 +169,7 @@ pub fn with_scheduler(
         Ok(scheduler) => scheduler,
         Err(code) => return code,
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| call(scheduler, scheduler.body())));
-    match outcome {
-        Ok(result) => result.unwrap_or_else(|code| scheduler.refuse(code)),
-        Err(panic) => {
-            std::mem::forget(panic); // its destructor may panic, too
-            WEDJAT_ERROR_DEFECT
-        }
-    }
+    contain(scheduler, || call(scheduler, scheduler.body()))
 }
 
 /// Runs a call on a context, which this thread uses exclusively during `call`. Returns its result or a code.

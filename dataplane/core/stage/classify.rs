@@ -483,12 +483,22 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
     }
+    unanswered(outcome, packet.is_announcement(), DropReason::ArpOther)
+}
+
+/// Returns the verdict on a message about a neighbour that needs no answer. `other` is the reason to drop one of a host
+/// without an entry in the neighbour table.
+fn unanswered(
+    outcome: Option<LearnOutcome>,
+    is_announcement: bool,
+    other: DropReason,
+) -> Result<Verdict, DropReason> {
     match outcome {
         Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
         Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
         // Nodes announce themselves when a link comes up, also to hosts that do not need them.
-        None if packet.is_announcement() => Ok(Verdict::Consumed),
-        None => Err(DropReason::ArpOther),
+        None if is_announcement => Ok(Verdict::Consumed),
+        None => Err(other),
     }
 }
 
@@ -530,12 +540,7 @@ fn neighbour_discovery<B: Buf>(
         answer.emit(packet.bytes_mut(), to, address.side.has_workers());
         return Ok(Verdict::Answer);
     }
-    match outcome {
-        Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
-        Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
-        None if message.is_announcement() => Ok(Verdict::Consumed),
-        None => Err(DropReason::NdOther),
-    }
+    unanswered(outcome, message.is_announcement(), DropReason::NdOther)
 }
 
 /// Learns the sender of a solicitation or the host of an advertisement, if it has an entry in the neighbour

@@ -457,33 +457,23 @@ impl Fabric {
             if !sends_signals {
                 continue;
             }
+            let (messages, now_ns) = (&mut self.messages, self.now_ns);
+            let mut queue = |link: &mut Link, signal| {
+                queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);
+            };
             // Each task shows whether the spine takes the rack for idle. A contradiction to the last signal repeats it.
             let idle = dispatcher.view().idle_anywhere();
             for (tasks, idle_selected) in tasks.into_iter().zip([true, false]) {
                 for _ in 0..tasks {
                     let signal = link.signals.on_task(idle_selected, idle);
-                    queue_message(
-                        &mut self.messages,
-                        (network, pool),
-                        link,
-                        dispatcher,
-                        signal,
-                        self.now_ns,
-                    );
+                    queue(link, signal);
                 }
             }
             if replied {
                 // Once for all replies since the last check: `total` includes their loads.
                 let total = link.total;
                 for signal in link.signals.on_reply(idle, || total) {
-                    queue_message(
-                        &mut self.messages,
-                        (network, pool),
-                        link,
-                        dispatcher,
-                        signal,
-                        self.now_ns,
-                    );
+                    queue(link, signal);
                 }
             }
         }

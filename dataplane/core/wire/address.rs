@@ -92,6 +92,29 @@ pub trait Address:
     fn sign(key: &Key, src: Self, dst: Self, payload: &mut [u8], sequence: u64);
 }
 
+/// Defines the methods with the same body for both types.
+macro_rules! of_integer {
+    () => {
+        fn mask(prefix: u8) -> Self {
+            Self::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
+        }
+
+        fn is_one_bit(self) -> bool {
+            self.is_power_of_two()
+        }
+
+        #[inline(always)]
+        fn to_be(self) -> Self {
+            Self::to_be(self)
+        }
+
+        #[inline(always)]
+        fn to_bytes(self) -> Self::Bytes {
+            self.to_be_bytes()
+        }
+    };
+}
+
 impl Address for u32 {
     type Bytes = [u8; 4];
 
@@ -109,18 +132,7 @@ impl Address for u32 {
         Ipv4Addr::from_bits(self).into()
     }
 
-    fn mask(prefix: u8) -> Self {
-        Self::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
-    }
-
-    fn is_one_bit(self) -> bool {
-        self.is_power_of_two()
-    }
-
-    #[inline(always)]
-    fn to_be(self) -> Self {
-        Self::to_be(self)
-    }
+    of_integer!();
 
     #[inline(always)]
     fn src(packet: &[u8]) -> Self {
@@ -135,11 +147,6 @@ impl Address for u32 {
     #[inline(always)]
     fn ttl(packet: &[u8]) -> u8 {
         ipv4::ttl(packet)
-    }
-
-    #[inline(always)]
-    fn to_bytes(self) -> [u8; 4] {
-        self.to_be_bytes()
     }
 
     #[inline]
@@ -198,18 +205,7 @@ impl Address for u128 {
         Ipv6Addr::from_bits(self).into()
     }
 
-    fn mask(prefix: u8) -> Self {
-        Self::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
-    }
-
-    fn is_one_bit(self) -> bool {
-        self.is_power_of_two()
-    }
-
-    #[inline(always)]
-    fn to_be(self) -> Self {
-        Self::to_be(self)
-    }
+    of_integer!();
 
     #[inline(always)]
     fn src(packet: &[u8]) -> Self {
@@ -224,11 +220,6 @@ impl Address for u128 {
     #[inline(always)]
     fn ttl(packet: &[u8]) -> u8 {
         ipv6::hop_limit(packet)
-    }
-
-    #[inline(always)]
-    fn to_bytes(self) -> [u8; 16] {
-        self.to_be_bytes()
     }
 
     #[inline]
