@@ -22,6 +22,7 @@ pub mod objects;
 pub mod oracle;
 pub mod outstanding;
 pub mod payload;
+pub mod process;
 pub mod rate;
 pub mod reflector;
 pub mod replay;

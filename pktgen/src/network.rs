@@ -22,6 +22,7 @@ use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::{self, Manifest};
 use wedjat_pktgen::nodes::{self, WatchedNode};
+use wedjat_pktgen::process::{pin, stop_on_signals};
 use wedjat_pktgen::reflector::Reflector;
 use wedjat_pktgen::report::Report;
 use wedjat_pktgen::stamps::Stamps;
@@ -345,14 +346,6 @@ fn run_core(
     Ok((port, tally))
 }
 
-/// Pins the thread to a CPU, if one was chosen.
-fn pin(core: Option<usize>) {
-    let Some(id) = core else { return };
-    if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
-        log::warn!("cannot run on CPU {id}: it does not exist, or this process may not use it");
-    }
-}
-
 /// Measures the floor at the load's rate per core on `port`, which receives what it sends.
 fn measure(
     load: &Load,
@@ -427,17 +420,6 @@ fn reflect_until(
         }
     }
     Ok(reflectors.iter().map(Reflector::answered).sum())
-}
-
-/// Returns a flag that the first SIGINT or SIGTERM sets.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second signal ends the process by its default action.
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 /// Returns the requested device, or the first that the EAL arguments create or allow.

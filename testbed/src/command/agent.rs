@@ -9,11 +9,12 @@ use clap::Args;
 use wedjat::config::AgentConfig;
 use wedjat::role::agent::Request;
 use wedjat::state::files::ReportFile;
+use wedjat_pktgen::process;
 use wedjat_pktgen::report::print_line;
 use wedjat_testbed::app::App;
 
 use super::ports::{self, AgentOptions, Threads, run_with};
-use super::{Failure, seconds, signals, worker};
+use super::{Failure, seconds, worker};
 
 /// Text below the help.
 pub const EXAMPLE: &str = "Example:
@@ -61,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // Opened before the run, so that an invalid path is reported at once.
     let stats = arguments.stats.as_deref().filter(|path| *path != "-");
     let stats = stats.map(|path| ReportFile::new("--stats", path)).transpose()?;
-    let stop = signals::stop_on_signals()?;
+    let stop = process::stop_on_signals()?;
     // The app may use a temporary folder, which must exist until the end.
     let (app, _folder) = worker::app(&arguments.run)?;
     // Each worker thread gets its own copy of the app.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wedjat::policy::PolicySpec;
+use wedjat::state::files::ReportFile;
 use wedjat_pktgen::results::ResultArgs;
 use wedjat_pktgen::service::Service;
 use wedjat_testbed::rack::{Layout, Servers};
@@ -77,6 +78,26 @@ pub struct Arguments {
     results: ResultArgs,
 }
 
+impl Arguments {
+    /// Writes the files of the report. Returns a list of them.
+    fn write(
+        &self,
+        json: String,
+        csv: impl Into<Vec<u8>>,
+        page: String,
+    ) -> Result<String, Failure> {
+        let files: [(_, Vec<u8>); 3] =
+            [("demo.json", json.into()), ("demo.csv", csv.into()), ("index.html", page.into())];
+        let mut written = String::new();
+        for (name, text) in files {
+            let file = self.out.join(name);
+            ReportFile::new("--out", &file)?.write(text)?;
+            written.push_str(&format!("wrote {}\n", file.display()));
+        }
+        Ok(written)
+    }
+}
+
 /// Clock of a demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Clock {
@@ -140,16 +161,16 @@ mod show {
 
     use indicatif::{ProgressBar, ProgressStyle};
     use wedjat::policy::PolicySpec;
-    use wedjat::state::files::ReportFile;
     use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
+    use wedjat_pktgen::process;
     use wedjat_pktgen::results::{Results, RunDescription};
     use wedjat_testbed::demo::{LeafConfig, NodeProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
 
     use super::{Arguments, Clock, Failure, Format, HEADING, emulated};
     use crate::command::rig::{Rig, RunSettings};
-    use crate::command::{devices, leaves, ports, signals};
+    use crate::command::{devices, leaves, ports};
 
     /// Name of the memif device to the clients, the same in both processes.
     const CLIENTS: &str = "net_memif0";
@@ -173,7 +194,7 @@ mod show {
         if arguments.clock == Clock::Emulated {
             return emulated::run(arguments).map(|()| true);
         }
-        let stop = signals::stop_on_signals()?;
+        let stop = process::stop_on_signals()?;
         let mut demo = Demo::open(arguments, stop)?;
         // Detects an invalid folder before a minute of work.
         fs::create_dir_all(&arguments.out)
@@ -377,17 +398,8 @@ mod show {
             })
             .collect();
         let manifest = serde_json::to_string_pretty(&manifests)?;
-        let mut written = String::new();
-        for (name, text) in [
-            ("demo.json", serde_json::to_string_pretty(rows)? + "\n"),
-            ("demo.csv", row::csv(rows)?),
-            ("index.html", page::page(rows, &summary, &manifest)?),
-        ] {
-            let file = arguments.out.join(name);
-            ReportFile::new("--out", &file)?.write(text)?;
-            written.push_str(&format!("wrote {}\n", file.display()));
-        }
-        Ok(written)
+        let json = serde_json::to_string_pretty(rows)? + "\n";
+        arguments.write(json, row::csv(rows)?, page::page(rows, &summary, &manifest)?)
     }
 
     /// Progress on standard error: a bar on a terminal, lines otherwise.
@@ -438,7 +450,6 @@ mod emulated {
     use std::time::Duration;
 
     use serde_json::{Value, json};
-    use wedjat::state::files::ReportFile;
     use wedjat_pktgen::results::Results;
     use wedjat_testbed::demo::emulated::{RealTimeRows, headline, page, table};
     use wedjat_testbed::demo::machine::Pauses;
@@ -583,17 +594,7 @@ mod emulated {
         print::print(rows, "csv", &mut csv)?;
         let manifest = serde_json::to_string_pretty(manifest)?;
         let page = page(rows, pauses, remarks, &summary, &manifest)?;
-        let mut written = String::new();
-        for (name, text) in [
-            ("demo.json", (serde_json::to_string_pretty(json)? + "\n").into_bytes()),
-            ("demo.csv", csv),
-            ("index.html", page.into_bytes()),
-        ] {
-            let file = arguments.out.join(name);
-            ReportFile::new("--out", &file)?.write(text)?;
-            written.push_str(&format!("wrote {}\n", file.display()));
-        }
-        Ok(written)
+        arguments.write(serde_json::to_string_pretty(json)? + "\n", csv, page)
     }
 }
 

@@ -9,14 +9,6 @@ use super::Failure;
 /// Number of polls between two checks for signals.
 const POLLS_PER_CHECK: u32 = 64;
 
-/// Pins the calling thread to a CPU, if one is given. Logs a warning if that fails.
-pub fn pin(core: Option<usize>) {
-    let Some(id) = core else { return };
-    if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
-        log::warn!("cannot run on CPU {id}: it does not exist, or this process may not use it");
-    }
-}
-
 /// Returns the CPUs for a leaf or another node, and for its driver. Defaults are the first and the last of the usable
 /// CPUs.
 pub fn two_cpus(leaf: Option<usize>, driver: Option<usize>) -> (usize, usize) {

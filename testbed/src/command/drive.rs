@@ -10,6 +10,7 @@ use wedjat::state::table::Snapshot;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
+use wedjat_pktgen::process;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::results::{ResultArgs, Results, RunDescription};
 use wedjat_pktgen::service::Service;
@@ -18,7 +19,7 @@ use wedjat_testbed::sim::{Row, SimArgs, rows};
 
 use super::rack::RackArguments;
 use super::rig::{Rig, RunSettings, TIMEOUT};
-use super::{Failure, Format, ports, seconds, signals};
+use super::{Failure, Format, ports, seconds};
 
 /// Text below the help.
 pub const EXAMPLE: &str =
@@ -197,7 +198,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         state: arguments.state.clone(),
         core: arguments.core,
     };
-    let stop = signals::stop_on_signals()?;
+    let stop = process::stop_on_signals()?;
     let mut rig = Rig::open(
         &arguments.eal,
         &arguments.client_device,

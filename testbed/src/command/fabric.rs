@@ -9,12 +9,13 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use wedjat::policy::PolicySpec;
 use wedjat::state::files::ReportFile;
+use wedjat_pktgen::process;
 use wedjat_pktgen::results::{ResultArgs, Results};
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting, page};
 use wedjat_testbed::demo::leaf;
 
-use super::{Failure, Format, signals};
+use super::{Failure, Format};
 
 /// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:\n  wedjat-testbed fabric --report fabric-report --format json";
@@ -102,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         wedjat,
     };
     let results = Results::open(&arguments.results)?;
-    let report = fabric::run(&setting, &*signals::stop_on_signals()?)?;
+    let report = fabric::run(&setting, &*process::stop_on_signals()?)?;
     if let Some(mut results) = results {
         let policy = arguments.policy.to_string();
         let tasks = report.outcome.run_tasks("fabric", policy, arguments.load, arguments.seed);

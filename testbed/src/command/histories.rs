@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
+use wedjat_pktgen::process;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::demo::leaf;
 use wedjat_testbed::histories::check::{self, Violation};
@@ -17,7 +18,7 @@ use wedjat_testbed::histories::nemesis::ClusterFault;
 use wedjat_testbed::histories::record::History;
 use wedjat_testbed::histories::{self, Report, Setting};
 
-use super::{Failure, Format, signals};
+use super::{Failure, Format};
 
 /// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:\n  wedjat-testbed histories --store etcd --faults kill,pause,cut --seconds 60 --seed 7";
@@ -100,7 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         wedjat,
         logs: Some(scratch.path().to_owned()),
     };
-    let report = histories::run(&setting, &*signals::stop_on_signals()?)?;
+    let report = histories::run(&setting, &*process::stop_on_signals()?)?;
     let is_valid = report.violations.is_empty();
     let name = format!("histories-{}-{}", arguments.store.name(), arguments.seed);
     let folder = arguments.report.clone().or((!is_valid).then(|| PathBuf::from(name)));

@@ -12,6 +12,7 @@ use serde_json::Value;
 use wedjat::clock::{Conductor, Node};
 use wedjat::state::table::Role;
 use wedjat::wire::ether::Mac;
+use wedjat_pktgen::process;
 use wedjat_testbed::demo::{NodeProcess, leaf};
 use wedjat_testbed::lockstep::leaf_addresses::{
     CLIENTS_DEVICE, LeafAddresses, QUEUE, WORKERS_DEVICE,
@@ -21,7 +22,7 @@ use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::rack::Config;
 
 use super::ports::{Device, Eal, Environment, PoolHandle, QueuePort};
-use super::{Failure, devices, signals};
+use super::{Failure, devices};
 
 /// Maximum run time of a leaf process, for the case that no process is left to end it. (It ends much earlier,
 /// because its clock then has no conductor.)
@@ -75,7 +76,7 @@ impl Leaves {
     /// Opens the devices. Without `binary`, finds the leaf's command beside this one or in PATH.
     pub fn open(binary: Option<&Path>, placement: Placement) -> Result<Self, Failure> {
         let binary = command(binary)?;
-        let stop = signals::stop_on_signals()?;
+        let stop = process::stop_on_signals()?;
         let (leaf_core, core) = devices::two_cpus(placement.leaf, placement.conductor);
         let folder = devices::scratch("lockstep")?;
         let [clients, workers] = device_arguments(folder.path(), "server");
@@ -160,7 +161,7 @@ impl Leaves {
         let mut workers = Workers::new(workers_port, addresses.address(worker_mac));
         let result = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
-                devices::pin(Some(core));
+                process::pin(Some(core));
                 let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
                 lockstep::run(config, &mut clients, &mut workers, &mut process, stop)
                     .map_err(|error| error.to_string())

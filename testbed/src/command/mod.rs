@@ -16,13 +16,13 @@ mod papers;
 mod ports;
 mod rack;
 mod rig;
-mod signals;
 mod worker;
 
 use std::error::Error;
+use std::io::StdoutLock;
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::results::{self, PlotArgs};
 use wedjat_testbed::sim::{self, SimArgs};
@@ -70,14 +70,7 @@ pub enum Command {
     Worker(worker::Arguments),
     /// Attack leaf, agent and library, and report which defences held and which failed
     #[command(after_help = attack::EXAMPLE)]
-    Attack {
-        /// Arguments of the attack
-        #[command(flatten)]
-        arguments: attack::Arguments,
-        /// Output format of the report
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    Attack(Formatted<attack::Arguments>),
     /// Simulate a pool of workers under the dataplane's own policies
     // Lets a value such as `-1us` reach the range check, which names the allowed values.
     #[command(mut_args(|arg| arg.allow_hyphen_values(true)))]
@@ -116,63 +109,28 @@ pub enum Command {
     BenchPolicy(bench::policy::Arguments),
     /// Measure a leaf's cost of authenticated replies, and compare it with its limit
     #[command(after_help = "Example:\n  wedjat-testbed bench-auth --format json")]
-    BenchAuth {
-        /// Arguments of the measurement
-        #[command(flatten)]
-        arguments: bench::auth::Arguments,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    BenchAuth(Formatted<bench::auth::Arguments>),
     /// Count the cache lines that move between dispatcher cores of a leaf, with valgrind
     #[command(
         after_help = "Example:\n  wedjat-testbed bench-lines --cores 2,16 --workers 32 --policy horus --top 10"
     )]
-    BenchLines {
-        /// Arguments of the count
-        #[command(flatten)]
-        arguments: bench::lines::Arguments,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    BenchLines(Formatted<bench::lines::Arguments>),
     /// Measure the effect of sharing a worker's core among tasks; two CPUs
     #[command(
         after_help = "Examples:\n  wedjat-testbed bench-preempt --format json\n  wedjat-testbed bench-preempt --service tpcc --quantum-us 5"
     )]
-    BenchPreempt {
-        /// Arguments of the measurement
-        #[command(flatten)]
-        arguments: bench::preempt::Arguments,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    BenchPreempt(Formatted<bench::preempt::Arguments>),
     /// Measure the time that a controller takes to configure all leaves of a large fabric and to distribute a
     /// change; exits with 1 if a limit is exceeded
     #[command(after_help = "Example:\n  wedjat-testbed bench-controller --format json")]
-    BenchController {
-        /// Arguments of the measurement
-        #[command(flatten)]
-        arguments: bench::controller::Arguments,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    BenchController(Formatted<bench::controller::Arguments>),
     /// Subcommands of a build with ports.
     #[command(flatten)]
     Ports(ports::PortsCommand),
     /// Measure the cost of a batch on a worker's core for the tasks, and the batch's progress, under several
     /// ways to limit it; needs two CPUs and cgroups
     #[command(after_help = bench::cosched::EXAMPLE)]
-    BenchCosched {
-        /// Arguments of the measurement
-        #[command(flatten)]
-        arguments: Box<bench::cosched::Arguments>,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    BenchCosched(Box<Formatted<bench::cosched::Arguments>>),
     /// Run the worker of bench-cosched
     #[command(hide = true)]
     BenchCoschedWorker(bench::cosched::children::WorkerArguments),
@@ -242,10 +200,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
-        Command::Attack { arguments, format } => {
-            let json = format == Format::Json;
-            attack::run(&arguments, json, &mut std::io::stdout().lock())
-        }
+        Command::Attack(command) => command.run(attack::run),
         Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
         Command::Advise { arguments, auto: true, at, length, format } => {
             let emulation = bench::auto::emulation(*arguments, &at, length)?;
@@ -263,31 +218,12 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             bench::policy::report(&arguments, &mut std::io::stdout().lock())?;
             Ok(true)
         }
-        Command::BenchAuth { arguments, format } => {
-            let json = format == Format::Json;
-            bench::auth::report(&arguments, json, &mut std::io::stdout().lock())?;
-            Ok(true)
-        }
-        Command::BenchLines { arguments, format } => {
-            let json = format == Format::Json;
-            bench::lines::report(&arguments, json, &mut std::io::stdout().lock())?;
-            Ok(true)
-        }
-        Command::BenchPreempt { arguments, format } => {
-            let json = format == Format::Json;
-            bench::preempt::report(&arguments, json, &mut std::io::stdout().lock())?;
-            Ok(true)
-        }
-        Command::BenchController { arguments, format } => {
-            let json = format == Format::Json;
-            bench::controller::report(&arguments, json, &mut std::io::stdout().lock())
-        }
+        Command::BenchAuth(command) => command.print(bench::auth::report),
+        Command::BenchLines(command) => command.print(bench::lines::report),
+        Command::BenchPreempt(command) => command.print(bench::preempt::report),
+        Command::BenchController(command) => command.run(bench::controller::report),
         Command::Ports(command) => ports::execute(command),
-        Command::BenchCosched { arguments, format } => {
-            let json = format == Format::Json;
-            bench::cosched::report(&arguments, json, &mut std::io::stdout().lock())?;
-            Ok(true)
-        }
+        Command::BenchCosched(command) => command.print(bench::cosched::report),
         Command::BenchCoschedWorker(arguments) => bench::cosched::children::work(&arguments),
         Command::BenchCoschedJob(arguments) => bench::cosched::children::run_job(&arguments),
         Command::Batch(arguments) => batch::run(&arguments),
@@ -317,6 +253,35 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             clap_mangen::generate_to(Cli::command(), folder)?;
             Ok(true)
         }
+    }
+}
+
+/// Arguments of a command that reports in one of two formats.
+#[derive(Args, Debug)]
+pub struct Formatted<A: Args> {
+    /// Arguments without the format.
+    #[command(flatten)]
+    arguments: A,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+impl<A: Args> Formatted<A> {
+    /// Writes a report to standard output. Returns its verdict. The second argument of `report` is true for JSON.
+    fn run(
+        &self,
+        report: impl FnOnce(&A, bool, &mut StdoutLock<'static>) -> Result<bool, Failure>,
+    ) -> Result<bool, Failure> {
+        report(&self.arguments, self.format == Format::Json, &mut std::io::stdout().lock())
+    }
+
+    /// Same as [`Self::run`], for a report without a verdict.
+    fn print(
+        &self,
+        report: impl FnOnce(&A, bool, &mut StdoutLock<'static>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        self.run(|arguments, json, out| report(arguments, json, out).map(|()| true))
     }
 }
 

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use wedjat::io::dpdk::{DeviceOptions, MbufPool};
 use wedjat_testbed::bench;
 
-use super::{Failure, Format};
+use super::{Failure, Formatted};
 
 pub use wedjat::io::dpdk::{Device, Eal, PoolHandle, QueuePort};
 pub use wedjat::run::Options as AgentOptions;
@@ -19,21 +19,13 @@ const EXTRA_BUFFERS: u32 = 8191;
 pub enum PortsCommand {
     /// Measure the hand-over of a task to a worker core, and compare it with DPDK's own mechanisms
     #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
-    BenchHost {
-        /// Arguments of the measurement
-        #[command(flatten)]
-        arguments: bench::host::Arguments,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    BenchHost(Formatted<bench::host::Arguments>),
 }
 
 /// Executes a subcommand of a build with ports. Returns false for an invalid result.
 pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
-    let PortsCommand::BenchHost { arguments, format } = command;
-    let json = format == Format::Json;
-    bench::host::report(&arguments, json, &mut std::io::stdout().lock())
+    let PortsCommand::BenchHost(command) = command;
+    command.run(bench::host::report)
 }
 
 /// Succeeds, because this build has ports. The counterpart in `no_ports.rs` always fails.

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use clap::Args;
 use wedjat::policy::PolicySpec;
 use wedjat::wire::ether::Mac;
+use wedjat_pktgen::process;
 use wedjat_testbed::rack::{Layout, LeafOptions, Options, Outage, Outages, Rack, Servers};
 
-use super::{Failure, Format, devices, ports, seconds, signals};
+use super::{Failure, Format, devices, ports, seconds};
 
 /// Text below the help.
 pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
@@ -171,8 +172,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let environment =
         ports::Environment::start(&arguments.eal, &devices, rack.outstanding_max, arguments.core)?;
     let (device, port) = environment.open(&arguments.device)?;
-    devices::pin(arguments.core);
-    let stop = signals::stop_on_signals()?;
+    process::pin(arguments.core);
+    let stop = process::stop_on_signals()?;
     let hz = environment.eal.ticks_hz() as f64;
     let options = rack.options(arguments.udp_port, arguments.seed);
     let mut rack = Rack::new(port, Mac(device.mac()), layout, options, hz);

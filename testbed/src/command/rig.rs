@@ -13,6 +13,7 @@ use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
 use wedjat_pktgen::nodes::{self, WatchedNode};
+use wedjat_pktgen::process;
 use wedjat_pktgen::report::Report;
 use wedjat_pktgen::slices::Slices;
 use wedjat_pktgen::target::Target;
@@ -20,8 +21,8 @@ use wedjat_testbed::drive;
 use wedjat_testbed::rack::{self, Layout, Options, Outage, Outages, Rack};
 use wedjat_testbed::stand_ins::StandIns;
 
+use super::Failure;
 use super::ports::{self, Device, Eal, Environment, PoolHandle, QueuePort};
-use super::{Failure, devices};
 
 /// Virtual loopback device for the measurement of the floor: the generator's response time without a
 /// scheduler.
@@ -236,7 +237,7 @@ impl Rig {
         let (eal, pool) = (&self.environment.eal, self.environment.pool.handle());
         let result = std::thread::scope(|scope| {
             let measuring = scope.spawn(|| {
-                devices::pin(core);
+                process::pin(core);
                 let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
                 let hz = eal.ticks_hz() as f64;
                 let measure = wedjat_pktgen::floor::measure;
@@ -279,7 +280,7 @@ fn run(
     eal: &Eal,
     stop: &AtomicBool,
 ) -> Result<GeneratorAndWorkers, String> {
-    devices::pin(core);
+    process::pin(core);
     let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     let now = || eal.now();
     match &mut workers {

@@ -11,11 +11,12 @@ use serde::Serialize;
 use wedjat::ring::WorkerRegion;
 use wedjat::ring::region::path_of;
 use wedjat::worker::{AttachError, Options, QuantumClock, Sharing, SharingError, Worker};
+use wedjat_pktgen::process;
 use wedjat_pktgen::report::print_line;
 use wedjat_testbed::app::{AnyApp, Echo, RocksDb, Spin, Tpcc};
 use wedjat_testbed::worker::{WorkerSummary, serve};
 
-use super::{Failure, Format, seconds, signals};
+use super::{Failure, Format, seconds};
 
 /// Text below the help.
 pub const EXAMPLE: &str = "Examples, at the agent whose configuration says name = \"host1\":
@@ -142,7 +143,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
     // Checks the agent first, because an app may take seconds to start.
     check_agent(&arguments.attach, arguments.options(0).attach_timeout)?;
-    let stop = signals::stop_on_signals()?;
+    let stop = process::stop_on_signals()?;
     // The app may use a temporary folder, which must exist until the end.
     let (app, _folder) = app(&arguments.run)?;
     let workers = serve_all(arguments, &app, &stop)?;

@@ -16,6 +16,7 @@ use wedjat::clock::{Conductor, Line, Node as Name, TurnError};
 use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
 use wedjat::state::table::Role;
+use wedjat_pktgen::process;
 use wedjat_testbed::demo::NodeProcess;
 use wedjat_testbed::lockstep::system::plan::{AGENT_IDS, SPINE_IDS};
 use wedjat_testbed::lockstep::system::{
@@ -25,7 +26,7 @@ use wedjat_testbed::lockstep::system::{
 use crate::command::leaves::{self, Placement};
 use crate::command::ports::{Device, Environment, PoolHandle, QueuePort};
 use crate::command::rig::TIMEOUT;
-use crate::command::{Failure, devices, signals};
+use crate::command::{Failure, devices};
 
 /// Maximum run time of a node, for the case that no process is left to end it.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -36,7 +37,7 @@ const OUTSTANDING: u32 = 1 << 15;
 /// thread of its own, so that the affinity of the calling thread stays.
 pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outcome, Failure> {
     let binary = leaves::command(binary)?;
-    let stop = signals::stop_on_signals()?;
+    let stop = process::stop_on_signals()?;
     let (node_core, core) = devices::two_cpus(place.leaf, place.conductor);
     let folder = devices::scratch("lockstep")?;
     let Topology { spines, leaves, agents, .. } = plan.topology;
@@ -56,7 +57,7 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
     let outcome = std::thread::scope(|scope| {
         let running = scope.spawn(move || -> Result<Outcome, String> {
             let mut processes = Processes::new(links, pool, &binary, folder, node_core, stop)?;
-            devices::pin(Some(core));
+            process::pin(Some(core));
             processes.pinned = sched_getaffinity(None).ok();
             let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
             system::run(plan, &mut processes, stop).map_err(|error| error.to_string())

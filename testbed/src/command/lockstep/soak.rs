@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use wedjat_pktgen::grammar::parse_time_ns;
+use wedjat_pktgen::process;
 use wedjat_testbed::lockstep::LockstepError;
 use wedjat_testbed::lockstep::system::packets::{Class, PacketEnd};
 use wedjat_testbed::lockstep::system::{self, InMemory, Outcome, Plan, PlanOptions};
@@ -210,7 +211,7 @@ fn run_seeds(arguments: &Arguments, seeds: u64, options: &PlanOptions) -> Result
         return Err("--nodes process: several seeds run only in memory; for processes give --faults and one --seed".into());
     }
     let (began, next, sum) = (Instant::now(), AtomicU64::new(0), Mutex::new(Sum::default()));
-    let stop = crate::command::signals::stop_on_signals()?;
+    let stop = process::stop_on_signals()?;
     let work = || -> Result<(), String> {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
