@@ -6,6 +6,11 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+/// Lists series of the policies with these names, which are also their labels.
+macro_rules! policies {
+    ($($name:literal)*) => { &[$(($name, &[("policy", $name)])),*] };
+}
+
 mod catalogue;
 mod cosched;
 mod failures;

@@ -33,31 +33,11 @@ const RACKS: &[(&str, Keys)] = &[
     ("rs-lb", &[("policy", "rs-lb")]),
     ("rs-h", &[("policy", "rs-h")]),
 ];
-const LSQ: &[(&str, Keys)] = &[
-    ("jsq", &[("policy", "jsq")]),
-    ("jsq(2)", &[("policy", "jsq(2)")]),
-    ("jiq", &[("policy", "jiq")]),
-    ("lsq-sample(2)", &[("policy", "lsq-sample(2)")]),
-    ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
-    ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
-];
-const ALL_POLICIES: &[(&str, Keys)] = &[
-    ("random", &[("policy", "random")]),
-    ("horus", &[("policy", "horus")]),
-    ("racksched", &[("policy", "racksched")]),
-    ("jsq(2)", &[("policy", "jsq(2)")]),
-    ("jsq", &[("policy", "jsq")]),
-    ("sed", &[("policy", "sed")]),
-    ("jiq", &[("policy", "jiq")]),
-    ("lsq-sample(2)", &[("policy", "lsq-sample(2)")]),
-    ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
-    ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
-    ("hlsq-smart(.2)", &[("policy", "hlsq-smart(.2)")]),
-    ("ppot", &[("policy", "ppot")]),
-    ("ppot-ll", &[("policy", "ppot-ll")]),
-    ("ppot-ewma", &[("policy", "ppot-ewma")]),
-    ("scd", &[("policy", "scd")]),
-    ("cfcfs", &[("policy", "cfcfs")]),
+const LSQ: &[(&str, Keys)] =
+    policies!["jsq" "jsq(2)" "jiq" "lsq-sample(2)" "lsq-update(.2)" "lsq-smart(.2)"];
+const ALL_POLICIES: &[(&str, Keys)] = policies![
+    "random" "horus" "racksched" "jsq(2)" "jsq" "sed" "jiq" "lsq-sample(2)" "lsq-update(.2)" "lsq-smart(.2)"
+    "hlsq-smart(.2)" "ppot" "ppot-ll" "ppot-ewma" "scd" "cfcfs"
 ];
 
 /// Creates a figure: quantity `y` over the values of flag `x`, with the flags `setup` in all series.
@@ -70,6 +50,13 @@ const fn figure(
     series: &'static [(&'static str, Keys)],
 ) -> Figure {
     Figure { name, title, x, y, setup, series }
+}
+
+/// Creates a figure of the LSQ paper from its name, its title and the speeds of the servers.
+macro_rules! lsq {
+    ($name:literal, $title:literal, $speeds:literal) => {
+        figure($name, $title, SLOT_LOADS, Mean, &[("model", "slots"), ("speeds", $speeds)], LSQ)
+    };
 }
 
 /// Figures of curves over one flag.
@@ -133,67 +120,19 @@ pub(super) const FIGURES: &[Figure] = &[
         RACKS,
     ),
     figure("lsq-equal", "LSQ: equal servers", SLOT_LOADS, Mean, &[("model", "slots")], LSQ),
-    figure(
-        "lsq-2a",
-        "LSQ Fig. 2a: 10 of 100 servers twice as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "90x1,10x2")],
-        LSQ,
-    ),
-    figure(
-        "lsq-2b",
-        "LSQ Fig. 2b: 50 of 100 servers twice as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "50x1,50x2")],
-        LSQ,
-    ),
-    figure(
-        "lsq-2c",
-        "LSQ Fig. 2c: 90 of 100 servers twice as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "10x1,90x2")],
-        LSQ,
-    ),
-    figure(
-        "lsq-3a",
-        "LSQ Fig. 3a: 10 of 100 servers ten times as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "90x1,10x10")],
-        LSQ,
-    ),
-    figure(
-        "lsq-3b",
-        "LSQ Fig. 3b: 50 of 100 servers ten times as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "50x1,50x10")],
-        LSQ,
-    ),
-    figure(
-        "lsq-3c",
-        "LSQ Fig. 3c: 90 of 100 servers ten times as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "10x1,90x10")],
-        LSQ,
-    ),
+    lsq!("lsq-2a", "LSQ Fig. 2a: 10 of 100 servers twice as fast", "90x1,10x2"),
+    lsq!("lsq-2b", "LSQ Fig. 2b: 50 of 100 servers twice as fast", "50x1,50x2"),
+    lsq!("lsq-2c", "LSQ Fig. 2c: 90 of 100 servers twice as fast", "10x1,90x2"),
+    lsq!("lsq-3a", "LSQ Fig. 3a: 10 of 100 servers ten times as fast", "90x1,10x10"),
+    lsq!("lsq-3b", "LSQ Fig. 3b: 50 of 100 servers ten times as fast", "50x1,50x10"),
+    lsq!("lsq-3c", "LSQ Fig. 3c: 90 of 100 servers ten times as fast", "10x1,90x10"),
     figure(
         "rosella-stability",
         "Rosella: ten workers, one six times as fast, load 14/15",
         ("load", "0.5,0.7,0.9,0.9333"),
         Mean,
         &[("model", "ct"), ("servers", "10"), ("dispatchers", "1"), ("speeds", "1x6,9x1")],
-        &[
-            ("random", &[("policy", "random")]),
-            ("jsq(2)", &[("policy", "jsq(2)")]),
-            ("ppot", &[("policy", "ppot")]),
-            ("ppot-learned", &[("policy", "ppot-learned")]),
-            ("ppot-ewma", &[("policy", "ppot-ewma")]),
-        ],
+        policies!["random" "jsq(2)" "ppot" "ppot-learned" "ppot-ewma"],
     ),
     figure(
         "all-delay-1-1",

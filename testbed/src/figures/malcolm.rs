@@ -32,17 +32,8 @@ const HYPER_2: (&str, &str) = ("service", "mix(0.75*exp(50us),0.2*exp(500us),0.0
 const WORKLOADS: [(&str, &str); 4] = [EXP, BIMODAL, HYPER_1, HYPER_2];
 
 /// Series of most figures: the label of a curve, and its policy.
-const ALL: &[(&str, Keys)] = &[
-    ("malcolm", &[("policy", "malcolm")]),
-    ("malcolm(gain=8)", &[("policy", "malcolm(gain=8)")]),
-    ("malcolm(steal=off)", &[("policy", "malcolm(steal=off)")]),
-    ("frozen", &[("policy", "frozen")]),
-    ("rsteal", &[("policy", "rsteal")]),
-    ("jsq", &[("policy", "jsq")]),
-    ("po2", &[("policy", "po2")]),
-    ("jbt", &[("policy", "jbt")]),
-    ("random", &[("policy", "random")]),
-    ("central", &[("policy", "central")]),
+const ALL: &[(&str, Keys)] = policies![
+    "malcolm" "malcolm(gain=8)" "malcolm(steal=off)" "frozen" "rsteal" "jsq" "po2" "jbt" "random" "central"
 ];
 
 /// Creates a figure of the 99th percentile of the response time over the load, with all series.
@@ -68,11 +59,7 @@ pub(super) const FIGURES: &[Figure] = &[
             ("beat", "1us"),
             ("delay", "0us"),
         ],
-        series: &[
-            ("po2", &[("policy", "po2")]),
-            ("rsteal", &[("policy", "rsteal")]),
-            ("central", &[("policy", "central")]),
-        ],
+        series: policies!["po2" "rsteal" "central"],
     },
     tails("malcolm-5a", "Malcolm Fig. 5a: equal nodes, exp(75us)", &[MODEL, EQUAL, EXP]),
     tails("malcolm-5b", "Malcolm Fig. 5b: equal nodes, bimodal", &[MODEL, EQUAL, BIMODAL]),
