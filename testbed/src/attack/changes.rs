@@ -9,33 +9,25 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::rigs::processes::{Job, Site, check_alive, check_end, check_outcomes};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 use crate::demo::leaf::NodeProcess;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "changed-leaf",
-        summary: "half of a leaf's workers are drained, removed and added again, and its policy and their speeds change, \
-            under load",
-        runs_on: RunsOn::Processes,
-        run: |budget, account| {
+pub static ATTACKS: &[Attack] = attack_table! {
+    "changed-leaf" Processes => |budget, account| {
             let site = Site::new()?;
             let (leaf, driver) = (site.leaf()?, site.start_drive(budget.seconds)?);
             change_under_load(&site, leaf, driver, &LEAF, budget, account)
         },
-    },
-    Attack {
-        name: "changed-agent",
-        summary: "half of an agent's workers are drained, and its policy, its queue and their speeds change, under load",
-        runs_on: RunsOn::Processes,
-        run: |budget, account| {
+        "half of a leaf's workers are drained, removed and added again, and its policy and their speeds change, under \
+         load";
+    "changed-agent" Processes => |budget, account| {
             let site = Site::new()?;
             let (agent, driver) = (site.agent()?, site.start_attached(budget.seconds)?);
             change_under_load(&site, agent, driver, &AGENT, budget, account)
         },
-    },
-];
+        "half of an agent's workers are drained, and its policy, its queue and their speeds change, under load";
+};
 
 /// Changes to a leaf. Changes to workers concern those of the second server.
 const LEAF: [&str; 11] = [

@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::rigs::processes::{Job, Site, TIMEOUT, check_alive, check_outcomes, describe_exit};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::rigs::processes::{
+    Job, Site, TIMEOUT, check_alive, check_outcomes, describe_exit, send_signal,
+};
+use super::{Account, Attack, Budget, Failure, attack_table};
 use crate::demo::leaf::NodeProcess;
 
 /// Number of idle connections to each listener in a round. A listener keeps at most 64 open, of which one source has at
@@ -33,27 +35,12 @@ const DRIVE_SECONDS: f64 = 0.2;
 const ROUNDS_MAX: usize = 20;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "configuration-is-no-file",
-        summary: "a leaf reloads its configuration after a FIFO, an endless device, a folder or an endless file has replaced \
-            it",
-        runs_on: RunsOn::Processes,
-        run: no_file,
-    },
-    Attack {
-        name: "configuration-of-faults",
-        summary: "a leaf reloads a configuration that has 20,000 invalid entries",
-        runs_on: RunsOn::Processes,
-        run: faults,
-    },
-    Attack {
-        name: "idle-connections",
-        summary: "200 idle connections to each listener of a leaf's control, repeatedly",
-        runs_on: RunsOn::Processes,
-        run: idle,
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "configuration-is-no-file" Processes => no_file,
+        "a leaf reloads its configuration after a FIFO, an endless device, a folder or an endless file has replaced it";
+    "configuration-of-faults" Processes => faults, "a leaf reloads a configuration that has 20,000 invalid entries";
+    "idle-connections" Processes => idle, "200 idle connections to each listener of a leaf's control, repeatedly";
+};
 
 /// Object that takes the configuration's place: its name, and the function that creates it at a path.
 type Substitute = (&'static str, fn(&Path) -> std::io::Result<()>);
@@ -186,12 +173,6 @@ fn control_socket(site: &Site) -> PathBuf {
 /// Makes a leaf read its configuration again, by SIGHUP.
 fn reload(leaf: &NodeProcess) -> Result<(), Failure> {
     send_signal(leaf, Signal::HUP)
-}
-
-/// Sends a signal to a leaf.
-fn send_signal(leaf: &NodeProcess, signal: Signal) -> Result<(), Failure> {
-    let pid = Pid::from_raw(i32::try_from(leaf.id())?).ok_or("no process")?;
-    Ok(kill_process(pid, signal)?)
 }
 
 /// Runs `wedjat check` on a configuration. Returns its exit code and its output.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::rigs::processes::{Site, check_alive, check_end, check_outcomes, describe_exit};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 use crate::demo::leaf::NodeProcess;
 
 /// Time within which a node must refuse to start.
@@ -29,46 +29,22 @@ const NOTICE_TIME: Duration = Duration::from_millis(300);
 const PRECIOUS: &str = "a user's letters\n";
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "state-of-running-leaf",
-        summary: "a running leaf's state file is truncated, removed, replaced, or loses its permissions",
-        runs_on: RunsOn::Processes,
-        run: |_, account| state_of_leaf(account),
-    },
-    Attack {
-        name: "files-of-running-agent",
-        summary: "a running agent's region and state file are truncated, removed, replaced, overwritten, or lose their \
-            permissions",
-        runs_on: RunsOn::Processes,
-        run: |_, account| files_of_agent(account),
-    },
-    Attack {
-        name: "full-file-system",
-        summary: "state and region lie on a full file system, or exceed the process's limit on file sizes",
-        runs_on: RunsOn::Processes,
-        run: full,
-    },
-    Attack {
-        name: "special-files",
-        summary: "a FIFO, a device, a folder, a foreign file, a symbolic link or a damaged file lies at the path of state, \
-            region or account",
-        runs_on: RunsOn::Processes,
-        run: |_, account| special(account),
-    },
-    Attack {
-        name: "no-descriptors",
-        summary: "clients connect to a leaf's control while its process has no free file descriptor",
-        runs_on: RunsOn::Processes,
-        run: |_, account| without_descriptors(account),
-    },
-    Attack {
-        name: "temporary-names",
-        summary: "a symbolic link to a foreign file lies at the temporary name of state or region",
-        runs_on: RunsOn::Processes,
-        run: |_, account| temporaries(account),
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "state-of-running-leaf" Processes => |_, account| state_of_leaf(account),
+        "a running leaf's state file is truncated, removed, replaced, or loses its permissions";
+    "files-of-running-agent" Processes => |_, account| files_of_agent(account),
+        "a running agent's region and state file are truncated, removed, replaced, overwritten, or lose their \
+         permissions";
+    "full-file-system" Processes => full,
+        "state and region lie on a full file system, or exceed the process's limit on file sizes";
+    "special-files" Processes => |_, account| special(account),
+        "a FIFO, a device, a folder, a foreign file, a symbolic link or a damaged file lies at the path of state, \
+         region or account";
+    "no-descriptors" Processes => |_, account| without_descriptors(account),
+        "clients connect to a leaf's control while its process has no free file descriptor";
+    "temporary-names" Processes => |_, account| temporaries(account),
+        "a symbolic link to a foreign file lies at the temporary name of state or region";
+};
 
 /// Action of another process on a file: its name, and the function that performs it on a path.
 type FileAction = (&'static str, fn(&Path) -> std::io::Result<()>);

@@ -15,7 +15,7 @@ use super::rigs::memory::{
     WORKERS, policies,
 };
 use super::rigs::packets;
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// Forged replies per second.
 const RATE: f64 = 10_000.0;
@@ -31,38 +31,18 @@ const SHARE_RATIO: f64 = 3.0;
 const QUIET_NS: u64 = SECOND / 5;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "forged-registrations",
-        summary: "one forged WORKER_ID and KEEP_ALIVE for each worker; no worker registers",
-        runs_on: RunsOn::Memory,
-        run: registrations,
-    },
-    Attack {
-        name: "forged-load-once",
-        summary: "one forged reply that reports 65535 tasks at an idle worker, under every policy",
-        runs_on: RunsOn::Memory,
-        run: load_once,
-    },
-    Attack {
-        name: "forged-idle-replies",
-        summary: "10,000 forged replies a second that report an idle worker, under every policy",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| shares(budget, account, HALF_LOAD, false),
-    },
-    Attack {
-        name: "lying-worker",
-        summary: "a worker whose replies always report no task, at four fifths of all workers' capacity, under every policy",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| shares(budget, account, HIGH_LOAD, true),
-    },
-    Attack {
-        name: "forgeries-against-a-key",
-        summary: "replies and registrations without a tag, or with a forged tag, to a pool with a key",
-        runs_on: RunsOn::Memory,
-        run: against_key,
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "forged-registrations" Memory => registrations,
+        "one forged WORKER_ID and KEEP_ALIVE for each worker; no worker registers";
+    "forged-load-once" Memory => load_once,
+        "one forged reply that reports 65535 tasks at an idle worker, under every policy";
+    "forged-idle-replies" Memory => |budget, account| shares(budget, account, HALF_LOAD, false),
+        "10,000 forged replies a second that report an idle worker, under every policy";
+    "lying-worker" Memory => |budget, account| shares(budget, account, HIGH_LOAD, true),
+        "a worker whose replies always report no task, at four fifths of all workers' capacity, under every policy";
+    "forgeries-against-a-key" Memory => against_key,
+        "replies and registrations without a tag, or with a forged tag, to a pool with a key";
+};
 
 /// Forges registrations for all workers. No presence (a worker's state at the leaf) may change, and every
 /// worker must still get tasks. A run without the forgeries shows the usual results of the policy.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::rigs::processes::{Job, Site, check_alive, check_end, check_outcomes, describe_exit};
-use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::NodeProcess;
+use super::rigs::processes::{
+    Job, Site, check_alive, check_end, check_outcomes, describe_exit, send_signal,
+};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// Time within which a node must end after a signal.
 const END: Duration = Duration::from_secs(3);
@@ -21,44 +22,20 @@ const RIVALS: usize = 6;
 const ROUNDS: usize = 5;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "runs-in-turn",
-        summary: "the README's example: one leaf, and three drivers in turn, each with its own MAC addresses",
-        runs_on: RunsOn::Processes,
-        run: |_, account| runs_in_turn(account),
-    },
-    Attack {
-        name: "killed-peers",
-        summary: "the processes behind a leaf's memif ports are killed under load repeatedly",
-        runs_on: RunsOn::Processes,
-        run: killed_peers,
-    },
-    Attack {
-        name: "killed-workers",
-        summary: "an agent's worker processes are killed and replaced immediately, repeatedly",
-        runs_on: RunsOn::Processes,
-        run: killed_workers,
-    },
-    Attack {
-        name: "signals",
-        summary: "SIGHUP, SIGUSR1, SIGPIPE, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent without its memif server",
-        runs_on: RunsOn::Processes,
-        run: |_, account| signals(account),
-    },
-    Attack {
-        name: "rival-agents",
-        summary: "six agents with the same name start simultaneously, five times",
-        runs_on: RunsOn::Processes,
-        run: |_, account| rivals(account),
-    },
-    Attack {
-        name: "impossible-addresses",
-        summary: "configurations with addresses that no host can have",
-        runs_on: RunsOn::Processes,
-        run: |_, account| addresses(account),
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "runs-in-turn" Processes => |_, account| runs_in_turn(account),
+        "the README's example: one leaf, and three drivers in turn, each with its own MAC addresses";
+    "killed-peers" Processes => killed_peers,
+        "the processes behind a leaf's memif ports are killed under load repeatedly";
+    "killed-workers" Processes => killed_workers,
+        "an agent's worker processes are killed and replaced immediately, repeatedly";
+    "signals" Processes => |_, account| signals(account),
+        "SIGHUP, SIGUSR1, SIGPIPE, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent without its memif server";
+    "rival-agents" Processes => |_, account| rivals(account),
+        "six agents with the same name start simultaneously, five times";
+    "impossible-addresses" Processes => |_, account| addresses(account),
+        "configurations with addresses that no host can have";
+};
 
 /// Runs three drivers after each other against one leaf.
 fn runs_in_turn(account: &mut Account) -> Result<(), Failure> {
@@ -137,12 +114,6 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
         ),
     );
     Ok(())
-}
-
-/// Sends a signal to a node.
-fn send_signal(node: &NodeProcess, signal: Signal) -> Result<(), Failure> {
-    let pid = Pid::from_raw(i32::try_from(node.id())?).ok_or("no process")?;
-    Ok(kill_process(pid, signal)?)
 }
 
 /// Sends a leaf the signals that end it, and those that must not. Also ends an agent by SIGTERM while it

@@ -6,7 +6,7 @@ use wedjat::state::Gauge;
 
 use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
 use super::storm::{Forger, POLICIES};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// Bursts per second of emulated time, from both sides (the leaf's ports) in turn.
 const RATE: f64 = 5_000.0;
@@ -15,12 +15,10 @@ const FRAMES: usize = 1 << 14;
 const FRAME_BYTES: usize = 2048;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[Attack {
-    name: "library-storm",
-    summary: "bursts of all kinds of packets, many of them damaged, to a program that embeds the scheduler",
-    runs_on: RunsOn::Memory,
-    run: storm,
-}];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "library-storm" Memory => storm,
+        "bursts of all kinds of packets, many of them damaged, to a program that embeds the scheduler";
+};
 
 /// A program that embeds the scheduler. The context asks it to hold packets, each at a numbered place.
 struct Program {

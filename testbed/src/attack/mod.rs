@@ -109,6 +109,19 @@ pub struct Attack {
     run: fn(&Budget, &mut Account) -> Result<(), Failure>,
 }
 
+/// Lists attacks: name, environment, function and summary of each.
+macro_rules! attack_table {
+    ($($name:literal $runs_on:ident => $run:expr, $summary:literal;)*) => {
+        &[$($crate::attack::Attack {
+            name: $name,
+            summary: $summary,
+            runs_on: $crate::attack::RunsOn::$runs_on,
+            run: $run,
+        }),*]
+    };
+}
+use attack_table;
+
 /// Returns every attack of this build, in the order of their runs.
 #[must_use]
 pub fn attacks() -> Vec<&'static Attack> {

@@ -15,7 +15,7 @@ use super::rigs::memory::{
     RETURNED, Rig, SECOND, SERVERS, STEP, Setup, WORKERS,
 };
 use super::rigs::packets;
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// ARP packets per second of emulated time on each side.
 const RATE: f64 = 50_000.0;
@@ -29,39 +29,15 @@ const POLICIES: [&str; 2] = ["horus", "jbsq(k=2)"];
 const COST_RATIO: f64 = 1.5;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "arp-storm",
-        summary: "50,000 ARP packets a second on each side: invented senders, conflicting claims for live hosts, unused \
-            addresses",
-        runs_on: RunsOn::Memory,
-        run: storm,
-    },
-    Attack {
-        name: "servers-return",
-        summary: "all servers return with new MAC addresses, and send no ARP themselves",
-        runs_on: RunsOn::Memory,
-        run: servers_return,
-    },
-    Attack {
-        name: "client-returns",
-        summary: "a client returns with a new MAC address, and sends no ARP itself",
-        runs_on: RunsOn::Memory,
-        run: client_returns,
-    },
-    Attack {
-        name: "unreachable-server",
-        summary: "a server is absent, and appears later",
-        runs_on: RunsOn::Memory,
-        run: unreachable_server,
-    },
-    Attack {
-        name: "arp-cost",
-        summary: "cost of a packet while 60,000 invented senders ask, in real time",
-        runs_on: RunsOn::Clock,
-        run: cost,
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "arp-storm" Memory => storm,
+        "50,000 ARP packets a second on each side: invented senders, conflicting claims for live hosts, unused \
+         addresses";
+    "servers-return" Memory => servers_return, "all servers return with new MAC addresses, and send no ARP themselves";
+    "client-returns" Memory => client_returns, "a client returns with a new MAC address, and sends no ARP itself";
+    "unreachable-server" Memory => unreachable_server, "a server is absent, and appears later";
+    "arp-cost" Clock => cost, "cost of a packet while 60,000 invented senders ask, in real time";
+};
 
 /// Returns the frame of ARP packet number `number` on a side (port of the leaf). The packet claims an
 /// address, or asks for one.

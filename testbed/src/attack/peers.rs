@@ -24,7 +24,7 @@ use rustix::net::{
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use super::rigs::processes::{Site, TIMEOUT, check_alive, check_end, check_outcomes, resources};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 use crate::demo::leaf::NodeProcess;
 
 /// Bytes of a message.
@@ -53,27 +53,15 @@ const BOUND: (usize, usize) = (512, 64);
 const SPARE: usize = 3;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "memif-handshakes",
-        summary: "memif peers with wrong regions, rings, descriptors and messages, to a leaf that also serves an honest one",
-        runs_on: RunsOn::Processes,
-        run: handshakes,
-    },
-    Attack {
-        name: "memif-flood",
-        summary: "3000 simultaneous connections to a leaf that serves an honest memif peer, and 300 that end in the middle of \
-            the handshake",
-        runs_on: RunsOn::Processes,
-        run: |_, account| flood(account),
-    },
-    Attack {
-        name: "memif-no-descriptors",
-        summary: "connections to a leaf until it has no file descriptor left",
-        runs_on: RunsOn::Processes,
-        run: |_, account| no_descriptors(account),
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "memif-handshakes" Processes => handshakes,
+        "memif peers with wrong regions, rings, descriptors and messages, to a leaf that also serves an honest one";
+    "memif-flood" Processes => |_, account| flood(account),
+        "3000 simultaneous connections to a leaf that serves an honest memif peer, and 300 that end in the middle of \
+         the handshake";
+    "memif-no-descriptors" Processes => |_, account| no_descriptors(account),
+        "connections to a leaf until it has no file descriptor left";
+};
 
 /// A peer on the control channel.
 struct Peer(OwnedFd);

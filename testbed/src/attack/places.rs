@@ -11,7 +11,7 @@ use wedjat::wire::udp;
 
 use super::rigs::memory::{HONEST, LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, policies};
 use super::rigs::packets;
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// The attacker's packets per second.
 const RATE: f64 = 10_000.0;
@@ -21,42 +21,20 @@ const CLIENT: u32 = 0x0A01_0066;
 const P99_RATIO: f64 = 2.0;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "unreachable-sources",
-        summary: "10,000 tasks a second with unreachable reply addresses, beside an honest client, under every policy",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| with_honest_client(budget, account, "tasks", unreachable),
-    },
-    Attack {
-        name: "unanswerable-tasks",
-        summary: "10,000 tasks a second that a server's kernel drops or cannot answer, beside an honest client, under every \
-            policy",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| with_honest_client(budget, account, "tasks", unanswerable),
-    },
-    Attack {
-        name: "unfinished-one-source",
-        summary: "10,000 first packets a second of tasks that are never completed, from one source, under every policy",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| with_honest_client(budget, account, "first packets", unfinished),
-    },
-    Attack {
-        name: "unfinished-many-sources",
-        summary: "10,000 first packets a second of tasks that are never completed, each from another source, under every policy",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| {
-            with_honest_client(budget, account, "first packets", unfinished_of_many)
-        },
-    },
-    Attack {
-        name: "offloaded-packets",
-        summary: "10,000 packets a second with several tasks each, as AF_PACKET delivers them with segmentation offload, \
-            under every policy",
-        runs_on: RunsOn::Memory,
-        run: offloaded,
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "unreachable-sources" Memory => |budget, account| with_honest_client(budget, account, "tasks", unreachable),
+        "10,000 tasks a second with unreachable reply addresses, beside an honest client, under every policy";
+    "unanswerable-tasks" Memory => |budget, account| with_honest_client(budget, account, "tasks", unanswerable),
+        "10,000 tasks a second that a server's kernel drops or cannot answer, beside an honest client, under every \
+         policy";
+    "unfinished-one-source" Memory => |budget, account| with_honest_client(budget, account, "first packets", unfinished),
+        "10,000 first packets a second of tasks that are never completed, from one source, under every policy";
+    "unfinished-many-sources" Memory => |budget, account| with_honest_client(budget, account, "first packets", unfinished_of_many),
+        "10,000 first packets a second of tasks that are never completed, each from another source, under every policy";
+    "offloaded-packets" Memory => offloaded,
+        "10,000 packets a second with several tasks each, as AF_PACKET delivers them with segmentation offload, under \
+         every policy";
+};
 
 /// Returns an offloaded packet (one large packet with several tasks) as the leaf's kernel filter cuts it: only the
 /// Ethernet and IPv4 headers. Here they are those of a single task.

@@ -14,7 +14,7 @@ use super::rigs::memory::{CLIENTS, LEAF_IPS, LEAF_MACS, POOL, Setup, WORKERS, te
 use super::rigs::packets;
 use super::rigs::processes::{Job, Site, check_alive, check_end};
 use super::storm::Forger;
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 use crate::demo::leaf::NodeProcess;
 
 /// Number of packets of a capture. Each uses a buffer of the node during the whole run.
@@ -28,27 +28,13 @@ const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 const AGENT_WORKERS: u16 = 4;
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "storm-to-process",
-        summary: "all kinds of packets from both sides, as fast as a leaf process takes them",
-        runs_on: RunsOn::Processes,
-        run: storm,
-    },
-    Attack {
-        name: "storm-to-agent",
-        summary: "all kinds of packets, as fast as an agent process with workers takes them",
-        runs_on: RunsOn::Processes,
-        run: storm_to_agent,
-    },
-    Attack {
-        name: "forged-acknowledgements",
-        summary: "WORKER_ID_ACK for each worker of an agent, which ask for a KEEP_ALIVE every 200 us, with all sequence \
-            numbers",
-        runs_on: RunsOn::Processes,
-        run: acknowledgements,
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "storm-to-process" Processes => storm, "all kinds of packets from both sides, as fast as a leaf process takes them";
+    "storm-to-agent" Processes => storm_to_agent,
+        "all kinds of packets, as fast as an agent process with workers takes them";
+    "forged-acknowledgements" Processes => acknowledgements,
+        "WORKER_ID_ACK for each worker of an agent, which ask for a KEEP_ALIVE every 200 us, with all sequence numbers";
+};
 
 /// Writes a capture of the frames that are not empty. Returns its path. A [`Forger`] may cut a frame to no bytes.
 fn capture(

@@ -14,7 +14,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
 
 use super::rigs::processes::{Job, Site, TIMEOUT, describe_exit};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// Damaged copies of a store per second of the budget.
 const DAMAGES: f64 = 10.0;
@@ -24,26 +24,14 @@ const PAGE: usize = 4096;
 const RUNTIME: &str = "2s";
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "full-store",
-        summary: "the disk of a controller's store is full, or its files reach a limit, for some time",
-        runs_on: RunsOn::Processes,
-        run: |_, account| full(account),
-    },
-    Attack {
-        name: "foreign-store",
-        summary: "a controller's store is writable by others, owned by another user, or behind a link",
-        runs_on: RunsOn::Processes,
-        run: |_, account| foreign(account),
-    },
-    Attack {
-        name: "damaged-store",
-        summary: "bytes of a controller's store are flipped, overwritten, repeated or truncated",
-        runs_on: RunsOn::Processes,
-        run: damaged,
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "full-store" Processes => |_, account| full(account),
+        "the disk of a controller's store is full, or its files reach a limit, for some time";
+    "foreign-store" Processes => |_, account| foreign(account),
+        "a controller's store is writable by others, owned by another user, or behind a link";
+    "damaged-store" Processes => damaged,
+        "bytes of a controller's store are flipped, overwritten, repeated or truncated";
+};
 
 /// Folder of a controller, with its configuration and its store.
 struct Fabric(Site);

@@ -14,7 +14,7 @@ use super::rigs::memory::{
     Pace, RACK_MACS, Rig, SECOND, SERVERS, Setup, WORKERS,
 };
 use super::rigs::packets::{self, CLIENT_PORT};
-use super::{Account, Attack, Budget, Failure, RunsOn};
+use super::{Account, Attack, Budget, Failure, attack_table};
 
 /// Packets per second of emulated time on each side.
 const RATE: f64 = 100_000.0;
@@ -28,26 +28,14 @@ pub const POLICIES: [&str; 7] =
     ["horus", "horus-inflight", "racksched", "jsq", "jbsq(k=2)", "cfcfs", "pi"];
 
 /// The attacks of this file.
-pub static ATTACKS: &[Attack] = &[
-    Attack {
-        name: "storm-from-clients",
-        summary: "100,000 packets a second of all kinds, many of them damaged, from the clients' side",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| storm(budget, account, &[CLIENTS]),
-    },
-    Attack {
-        name: "storm-from-workers",
-        summary: "the same from the workers' side, also with the servers' addresses",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| storm(budget, account, &[WORKERS]),
-    },
-    Attack {
-        name: "storm-from-both",
-        summary: "the same from both sides",
-        runs_on: RunsOn::Memory,
-        run: |budget, account| storm(budget, account, &[CLIENTS, WORKERS]),
-    },
-];
+pub static ATTACKS: &[Attack] = attack_table! {
+    "storm-from-clients" Memory => |budget, account| storm(budget, account, &[CLIENTS]),
+        "100,000 packets a second of all kinds, many of them damaged, from the clients' side";
+    "storm-from-workers" Memory => |budget, account| storm(budget, account, &[WORKERS]),
+        "the same from the workers' side, also with the servers' addresses";
+    "storm-from-both" Memory => |budget, account| storm(budget, account, &[CLIENTS, WORKERS]),
+        "the same from both sides";
+};
 
 /// Source of forged packets.
 pub struct Forger(Xoshiro256PlusPlus);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::attack::{Account, Failure};
@@ -334,6 +335,12 @@ impl Drop for Job {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a signal to a node.
+pub fn send_signal(node: &NodeProcess, signal: Signal) -> Result<(), Failure> {
+    let pid = Pid::from_raw(i32::try_from(node.id())?).ok_or("no process")?;
+    Ok(kill_process(pid, signal)?)
 }
 
 /// Describes the end of a process.
