@@ -14,9 +14,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use rand::Rng;
-use rand_distr::{Distribution, Exp1, StandardNormal};
+use rand_distr::{Distribution, StandardNormal};
 
 use crate::grammar::{GrammarError, Scanner, Time};
+use crate::service::exp1;
 
 /// Allowed forms, for errors.
 const FORMS: &str = "poisson, constant, bursts(N,MEAN), lognormal(SIGMA), pareto(ALPHA)";
@@ -269,12 +270,6 @@ impl Gap {
             }
         }
     }
-}
-
-/// Draws from the exponential distribution with mean 1.
-#[inline]
-fn exp1<R: Rng + ?Sized>(rng: &mut R) -> f64 {
-    Exp1.sample(rng)
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl Shape {
 
 /// Draws from the exponential distribution with mean 1.
 #[inline]
-fn exp1<R: Rng + ?Sized>(rng: &mut R) -> f64 {
+pub(crate) fn exp1<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     Exp1.sample(rng)
 }
 

@@ -22,6 +22,7 @@ use wedjat_workload::service::Service;
 
 use crate::engine::{Engine, Setup};
 use crate::hop::{Hop, TICK_PS, TICKS_PER_US};
+use crate::nodes::ticks_of;
 use crate::outcome::Outcome;
 use crate::stats::{Observer, histogram};
 
@@ -214,11 +215,6 @@ impl Run {
         };
         Engine::new(setup, std::iter::empty())
     }
-}
-
-/// Returns a service time in ticks.
-fn ticks_of(service_ns: f64) -> u64 {
-    (service_ns * TICKS_PER_US / 1e3) as u64
 }
 
 /// Draws an index below `count`.

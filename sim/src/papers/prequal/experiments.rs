@@ -62,49 +62,30 @@ struct RuleRow {
 const PREQUAL_MS: [[f64; 2]; 2] = [[149.0, 281.0], [152.0, 286.0]];
 /// Loads of the paper's comparison of rules.
 const RULE_LOADS: [f64; 2] = [0.7, 0.9];
+
+/// Creates the row of a rule with this name.
+macro_rules! rule {
+    ($selection:expr, $name:literal, $paper:expr) => {
+        RuleRow {
+            selection: $selection,
+            compared: [
+                concat!("p90 in ms, ", $name, " / Prequal"),
+                concat!("p99 in ms, ", $name, " / Prequal"),
+            ],
+            paper: $paper,
+        }
+    };
+}
+
 /// Compared rules.
 const RULE_ROWS: [RuleRow; 7] = [
-    RuleRow {
-        selection: Selection::Random,
-        compared: ["p90 in ms, random / Prequal", "p99 in ms, random / Prequal"],
-        paper: None,
-    },
-    RuleRow {
-        selection: Selection::RoundRobin,
-        compared: ["p90 in ms, round robin / Prequal", "p99 in ms, round robin / Prequal"],
-        paper: Some([[4984.0, 5000.0], [5000.0, 5000.0]]),
-    },
-    RuleRow {
-        selection: Selection::Weighted,
-        compared: [
-            "p90 in ms, weighted round robin / Prequal",
-            "p99 in ms, weighted round robin / Prequal",
-        ],
-        paper: Some([[173.0, 314.0], [1667.0, 5000.0]]),
-    },
-    RuleRow {
-        selection: Selection::LeastLoaded,
-        compared: ["p90 in ms, least loaded / Prequal", "p99 in ms, least loaded / Prequal"],
-        paper: Some([[343.0, 1804.0], [940.0, 2654.0]]),
-    },
-    RuleRow {
-        selection: Selection::LeastLoadedOfTwo,
-        compared: [
-            "p90 in ms, least loaded of two / Prequal",
-            "p99 in ms, least loaded of two / Prequal",
-        ],
-        paper: None,
-    },
-    RuleRow {
-        selection: Selection::PolledOfTwo,
-        compared: ["p90 in ms, polled of two / Prequal", "p99 in ms, polled of two / Prequal"],
-        paper: Some([[210.0, 2642.0], [213.0, 1169.0]]),
-    },
-    RuleRow {
-        selection: Selection::Probes(Rule::Cubic, PROBING),
-        compared: ["p90 in ms, C3 / Prequal", "p99 in ms, C3 / Prequal"],
-        paper: Some([[161.0, 299.0], [164.0, 304.0]]),
-    },
+    rule!(Selection::Random, "random", None),
+    rule!(Selection::RoundRobin, "round robin", Some([[4984.0, 5000.0], [5000.0, 5000.0]])),
+    rule!(Selection::Weighted, "weighted round robin", Some([[173.0, 314.0], [1667.0, 5000.0]])),
+    rule!(Selection::LeastLoaded, "least loaded", Some([[343.0, 1804.0], [940.0, 2654.0]])),
+    rule!(Selection::LeastLoadedOfTwo, "least loaded of two", None),
+    rule!(Selection::PolledOfTwo, "polled of two", Some([[210.0, 2642.0], [213.0, 1169.0]])),
+    rule!(Selection::Probes(Rule::Cubic, PROBING), "C3", Some([[161.0, 299.0], [164.0, 304.0]])),
 ];
 
 /// Number of tasks and seed of all experiments.
