@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-units test-processes test-beside test-portable lint book doc bench bench-cores bench-host bench-lines
-.PHONY: bench-library bench-preempt miri reference figures soak test-nics histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
+.PHONY: bench-library bench-preempt counts miri reference figures soak test-nics histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -68,6 +68,9 @@ lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are err
 	$(CARGO) clippy --locked -p wedjat --no-default-features --lib -- -D warnings
 	$(CARGO) clippy --locked -p wedjat -p wedjat-testbed --no-default-features --features wedjat/cli -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
+
+counts: ## counts of the design: files that a change touches, types for a concept, lines of code
+	$(CARGO) test --locked -p wedjat --test tidy counts_of_the_design -- --show-output
 
 book: ## the documents as a book (mdBook), in OUT (book)
 	scripts/book.sh "$(or $(OUT),book)"

@@ -2,6 +2,8 @@
 //! and crates, links, and tables of the documents that must list all items of the code.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "tidy/counts.rs"]
+mod counts;
 #[path = "tidy/promises.rs"]
 mod promises;
 #[path = "tidy/prose.rs"]
@@ -859,28 +861,32 @@ fn documented_keys_match_the_code() {
 const SINGLE_USE_KEYS: [(&str, &str); 2] =
     [("connection_timeout_ms", "leaf.rs"), ("lease_s", "controller.rs")];
 
-/// A new key of the configuration must change few files. Its name occurs in the table of keys, in the validated
-/// configuration, and at its use.
-#[test]
-fn a_key_costs_three_files() {
+/// Returns the files of the dataplane whose code names a configuration key.
+fn files_of_key(key: &str) -> Vec<String> {
     let is_test = |path: &Path, line: &str| {
         let parts = ["tests.rs", "tests", "roles", "reason.rs"]; // reason.rs names keys in its texts
         let is_text = line.contains("\\n") || line.trim_start().starts_with("//");
         is_text || path.iter().any(|part| parts.iter().any(|one| part == *one))
     };
+    let mut found: Vec<_> = files(".rs").into_iter().collect();
+    found.retain(|(path, text)| {
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let is_use = |line: &str| {
+            let mut words =
+                line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+            words.any(|word| word == key) && !is_test(path, line)
+        };
+        path.starts_with("dataplane") && code.lines().any(is_use)
+    });
+    found.iter().map(|(path, _)| path.display().to_string()).collect()
+}
+
+/// A new key of the configuration must change few files. Its name occurs in the table of keys, in the validated
+/// configuration, and at its use.
+#[test]
+fn a_key_costs_three_files() {
     for (key, field) in SINGLE_USE_KEYS {
-        let of_node = |(path, _): &(PathBuf, String)| path.starts_with("dataplane");
-        let mut found: Vec<_> = files(".rs").into_iter().filter(of_node).collect();
-        found.retain(|(path, text)| {
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-            let is_use = |line: &str| {
-                let mut words =
-                    line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-                words.any(|word| word == key) && !is_test(path, line)
-            };
-            code.lines().any(is_use)
-        });
-        let paths: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
+        let paths = files_of_key(key);
         let desired = ["keys.rs", field].map(|file| format!("dataplane/desired/config/{file}"));
         assert_eq!(paths.len(), 3, "{key} is in {paths:?}");
         assert!(desired.iter().all(|path| paths.contains(path)), "{key} is in {paths:?}");
@@ -890,21 +896,26 @@ fn a_key_costs_three_files() {
 /// Sample properties that can change at run time: variant of `Change`, and its verb in text.
 const LIVE_CHANGES: [[&str; 2]; 1] = [["SetSpeed", "set-speed"]];
 
-/// A new property that can change at run time must change few files, too.
-#[test]
-fn a_live_property_costs_five_files() {
+/// Returns the files of the dataplane whose code names a property that can change at run time.
+fn files_of_change(names: [&str; 2]) -> Vec<String> {
     let is_tests = |path: &Path| {
         let names = ["tests.rs", "tests", "roles", "generated.rs"];
         path.iter().any(|part| names.iter().any(|name| part == *name))
     };
+    let mut found: Vec<_> = files(".rs").into_iter().collect();
+    found.retain(|(path, text)| {
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let is_named = names.iter().any(|name| code.contains(name));
+        path.starts_with("dataplane") && !is_tests(path) && is_named
+    });
+    found.iter().map(|(path, _)| path.display().to_string()).collect()
+}
+
+/// A new property that can change at run time must change few files, too.
+#[test]
+fn a_live_property_costs_five_files() {
     for names in LIVE_CHANGES {
-        let mut found: Vec<_> = files(".rs").into_iter().collect();
-        found.retain(|(path, text)| {
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-            let is_named = names.iter().any(|name| code.contains(name));
-            path.starts_with("dataplane") && !is_tests(path) && is_named
-        });
-        let paths: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
+        let paths = files_of_change(names);
         assert!(paths.len() <= 5, "{names:?} is in {paths:?}");
     }
 }
@@ -922,20 +933,84 @@ const VARIANTS: [&str; 9] = [
     "workload/",
 ];
 
+/// Returns the lines with a condition on a cargo feature.
+fn lines_of_features() -> Vec<String> {
+    let code = files(".rs").into_iter();
+    let code = code.filter(|(path, _)| VARIANTS.iter().any(|start| path.starts_with(start)));
+    code.flat_map(|(path, text)| {
+        let lines = text.lines().filter(|line| line.contains("cfg") && line.contains("feature"));
+        lines.map(|line| format!("{}: {}", path.display(), line.trim())).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
 /// Limits the lines with a condition on a cargo feature, because each variant of the code needs tests of its own.
 #[test]
 fn few_lines_depend_on_a_feature() {
-    let code = files(".rs").into_iter();
-    let code = code.filter(|(path, _)| VARIANTS.iter().any(|start| path.starts_with(start)));
-    let lines: Vec<_> = code
-        .flat_map(|(path, text)| {
-            let lines =
-                text.lines().filter(|line| line.contains("cfg") && line.contains("feature"));
-            lines.map(|line| format!("{}: {}", path.display(), line.trim())).collect::<Vec<_>>()
-        })
-        .collect();
-    println!("{} lines depend on a feature", lines.len());
+    let lines = lines_of_features();
     assert!(lines.len() < 20, "{lines:#?}");
+}
+
+/// Types of the dataplane with "Pool" in their names for other concepts: pools of packet buffers, and the command line.
+const OTHER_POOLS: [&str; 6] =
+    ["MbufPool", "PoolError", "PoolHandle", "FramePool", "PoolArguments", "PoolCommand"];
+/// Maximum number of lines of code in all crates.
+const LINES_MAX: usize = 112_000;
+
+/// Prints the counts of the design, and limits them: the files that a change touches, the types for a concept, the
+/// algorithms for one purpose, and the lines of code.
+#[test]
+fn counts_of_the_design_stay_low() {
+    let mut lines = BTreeMap::<_, usize>::new();
+    let (mut pools, mut differences, mut parsers) = (Vec::new(), Vec::new(), Vec::new());
+    for (path, text) in files(".rs") {
+        let Some(name) = counts::crate_of(&path) else { continue };
+        *lines.entry(name).or_default() += counts::code(&text).count();
+        if !path.starts_with("dataplane") {
+            continue;
+        }
+        let types = counts::pool_types(&text).into_iter();
+        let types = types.filter(|one| !OTHER_POOLS.contains(&one.as_str()));
+        pools.extend(types.map(|one| format!("{}: {one}", path.display())));
+        // A comparison of two desired states or memberships is a type, `Delta` or `Differences`. A parser of commands
+        // gets a table of verbs.
+        let code = counts::code(&text).map(|line| format!("{}: {}", path.display(), line.trim()));
+        for line in code {
+            let is_type = |one: &str| line.contains(&format!("pub struct {one}"));
+            if ["Delta", "Differences"].into_iter().any(is_type) {
+                differences.push(line);
+            } else if line.contains("fn ") && line.contains(": &Verbs") {
+                parsers.push(line);
+            }
+        }
+    }
+    let total = lines.values().sum();
+    let key = SINGLE_USE_KEYS.map(|(key, _)| files_of_key(key).len()).into_iter().max();
+    let change = LIVE_CHANGES.map(|names| files_of_change(names).len()).into_iter().max();
+    let counts = [
+        ("files that name a configuration key", key.unwrap(), 3),
+        ("files that name a live property", change.unwrap(), 5),
+        ("types for the concept \"pool\"", pools.len(), 13),
+        ("comparisons of desired states", differences.len(), 2),
+        ("parsers of commands", parsers.len(), 1),
+        ("lines that depend on a feature", lines_of_features().len(), 19),
+        ("lines of code", total, LINES_MAX),
+    ];
+    println!("| count | value | maximum |\n|---|---|---|");
+    counts.iter().for_each(|(name, value, max)| println!("| {name} | {value} | {max} |"));
+    println!("\ntypes: {pools:#?}\nlines: {lines:#?}");
+    let all = [&pools, &differences, &parsers];
+    assert!(
+        counts.iter().all(|(_, value, max)| value > &0 && value <= max),
+        "{counts:#?} {all:#?}"
+    );
+    // The documented numbers are rounded, and may be out of date by a twentieth.
+    let documented =
+        counts::documented_lines(&fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap());
+    for (name, count) in lines {
+        let documented = documented[name];
+        assert!(count.abs_diff(documented) * 20 <= documented, "{name}: {documented}, has {count}");
+    }
 }
 
 // promise: control.2
