@@ -23,6 +23,8 @@ const REPLIES: u8 = 64;
 const MARGIN: f64 = 1.25;
 /// Number of further tasks assumed in flight: reports may come at moments with more tasks in flight than the mean.
 const MARGIN_TASKS: f64 = 0.25;
+/// Round trip before the first measurement. A member that sends no replies, only reports without them, measures none.
+const ASSUMED_TRIP_NS: u64 = 100_000;
 /// Number of first measurements of which the shortest one counts. The very first ones include the time before the
 /// first task.
 const FIRST_TRIPS: u8 = 16;
@@ -116,9 +118,9 @@ impl WindowEnds {
     }
 
     /// Returns the maximum number of tasks in flight, without lost ones, of a member with `replies` replies in
-    /// `elapsed_ns`. Without a measured round trip, any number may be in flight.
+    /// `elapsed_ns`.
     fn in_flight_most(&self, replies: u32, elapsed_ns: u64) -> u32 {
-        let Some(round_trip_ns) = self.round_trip_ns else { return u32::MAX };
+        let round_trip_ns = self.round_trip_ns.unwrap_or(ASSUMED_TRIP_NS);
         // All times are 0 for a caller without a clock. The result is 0 then.
         let mean = f64::from(replies) * round_trip_ns as f64 / elapsed_ns as f64;
         (MARGIN * mean + MARGIN_TASKS) as u32
