@@ -735,13 +735,13 @@ fn surplus_replies_are_found_over_all_cores() {
 
 // promise: scheduling.2
 #[test]
-fn overloaded_core_exchanges_after_512_packets() {
+fn overloaded_core_exchanges_after_1024_packets() {
     // A core that receives more than a quarter of a burst at a poll is overloaded. It exchanges loads with the node's
     // other cores less often.
     let mut cores = rigs("jsq", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     // Sum of the outstanding tasks that the second core knows, after each burst of the first.
-    let outstanding = (0..17).map(|_| {
+    let outstanding = (0..33).map(|_| {
         (0..BURST).for_each(|seq| first.send(CLIENTS, &task(seq as u16)));
         first.poll();
         assert_eq!(first.receive(WORKERS).len(), BURST);
@@ -750,10 +750,10 @@ fn overloaded_core_exchanges_after_512_packets() {
         (0..8).map(|member| view.outstanding(Member(member))).sum()
     });
     let outstanding: Vec<u32> = outstanding.collect();
-    // The overloaded first core publishes its first burst at once, and the next 16 bursts (512 packets) together. The
+    // The overloaded first core publishes its first burst at once, and the next 32 bursts (1024 packets) together. The
     // second core is not overloaded, and exchanges at every poll.
-    assert_eq!(outstanding[..16], [32; 16]);
-    assert_eq!(outstanding[16], 17 * 32);
+    assert_eq!(outstanding[..32], [32; 32]);
+    assert_eq!(outstanding[32], 33 * 32);
     first.assert_accounted();
     second.assert_accounted();
 }
