@@ -693,7 +693,7 @@ impl Stages {
     }
 
     /// Advances the time of the policies that hold tasks, before each burst. They measure intervals shorter than the
-    /// periodic tick. Nodes without such policies do not pay for the conversion from ticks of the clock.
+    /// periodic tick.
     pub fn tick_holding(&mut self, now_ns: u64) {
         for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds_tasks())
         {

@@ -47,6 +47,13 @@ struct Window {
 impl Window {
     /// A window without reports.
     const FRESH: Self = Self { replies: 0, least: u32::MAX };
+
+    /// Creates the window after a report with `in_flight` tasks in flight. These count in both windows: the member may
+    /// be idle between them, and then no other report shows it.
+    const fn after(in_flight: u32) -> Self {
+        Self { replies: 0, least: in_flight }
+    }
+
     /// A window that ends with the next report.
     const SHORT: Self = Self { replies: REPLIES - 1, least: u32::MAX };
 }
@@ -57,6 +64,8 @@ struct WindowStart {
     at_ns: u64,
     /// Number of the member's reports until then, modulo 2^32.
     reports: u32,
+    /// Number of the member's outstanding tasks then.
+    outstanding: u32,
     purpose: Purpose,
 }
 
@@ -117,12 +126,12 @@ impl WindowEnds {
         self.trips >= FIRST_TRIPS
     }
 
-    /// Returns the maximum number of tasks in flight, without lost ones, of a member with `replies` replies in
+    /// Returns the maximum number of tasks in flight, without lost ones, of a member that received `sent` tasks in
     /// `elapsed_ns`.
-    fn in_flight_most(&self, replies: u32, elapsed_ns: u64) -> u32 {
+    fn in_flight_most(&self, sent: u32, elapsed_ns: u64) -> u32 {
         let round_trip_ns = self.round_trip_ns.unwrap_or(ASSUMED_TRIP_NS);
-        // All times are 0 for a caller without a clock. The result is 0 then.
-        let mean = f64::from(replies) * round_trip_ns as f64 / elapsed_ns as f64;
+        // Without a clock all times are 0. The result is then 0 after a measured trip, and the maximum before.
+        let mean = f64::from(sent) * round_trip_ns as f64 / elapsed_ns as f64;
         (MARGIN * mean + MARGIN_TASKS) as u32
     }
 }
@@ -137,6 +146,7 @@ impl Losses {
             self.ends.starts.push(WindowStart {
                 at_ns: view.burst_ns(),
                 reports: state.reports(),
+                outstanding: state.outstanding(),
                 purpose: if is_idle { Purpose::FirstTrip } else { Purpose::Losses },
             });
         }
@@ -218,7 +228,7 @@ impl LossWatch<'_> {
     ) -> u32 {
         let in_flight = outstanding.saturating_sub(report.load.whole_tasks());
         state.set_load(report.load);
-        outstanding - self.settle(state, report, in_flight, is_reply)
+        outstanding - self.settle(state, report, (outstanding, in_flight), is_reply)
     }
 
     /// Processes a report, for policies that decide by load plus drift. The outstanding tasks beyond the reported ones
@@ -231,21 +241,22 @@ impl LossWatch<'_> {
         report: &Report,
         is_reply: bool,
     ) -> u32 {
-        let in_flight = state.outstanding().saturating_sub(report.load.whole_tasks());
-        let in_flight = in_flight - self.settle(state, report, in_flight, is_reply);
+        let outstanding = state.outstanding();
+        let in_flight = outstanding.saturating_sub(report.load.whole_tasks());
+        let in_flight = in_flight - self.settle(state, report, (outstanding, in_flight), is_reply);
         state.set_load(report.load);
         state.add_drift(state.estimate(), Load(in_flight.saturating_mul(Load::ONE.0)));
         in_flight
     }
 
-    /// Updates a member's window with the tasks in flight at one of its reports. Returns the number of tasks
-    /// written off.
+    /// Updates a member's window with the outstanding tasks, and those in flight, at one of its reports. Returns the
+    /// number of tasks written off.
     #[inline(always)]
     fn settle(
         &mut self,
         state: MemberState<'_>,
         report: &Report,
-        in_flight: u32,
+        (outstanding, in_flight): (u32, u32),
         is_reply: bool,
     ) -> u32 {
         let window = &mut self.windows[state.member().index()];
@@ -259,13 +270,15 @@ impl LossWatch<'_> {
         // Most windows find nothing and measure nothing.
         let is_plain = start.purpose == Purpose::Losses && self.ends.trips >= FIRST_TRIPS;
         if window.least == 0 && is_plain && !is_trip_due(reports) {
-            (*window, start.at_ns, start.reports) = (Window::FRESH, self.now_ns, reports);
+            *window = Window::after(in_flight);
+            *start = WindowStart { at_ns: self.now_ns, reports, outstanding, ..*start };
             return 0;
         }
         // Takes values instead of `self`, which can then stay in registers.
         let last = LastReport {
             now_ns: self.now_ns,
             reports,
+            outstanding,
             in_flight,
             is_exact: state.is_exact(),
             is_reply,
@@ -288,6 +301,8 @@ struct LastReport {
     now_ns: u64,
     /// Number of the member's reports, modulo 2^32.
     reports: u32,
+    /// Number of the member's outstanding tasks.
+    outstanding: u32,
     /// Number of the member's tasks in flight.
     in_flight: u32,
     /// True if the member's counts are exact.
@@ -302,29 +317,35 @@ impl WindowEnds {
     #[cold]
     #[inline(never)]
     fn end_window(&mut self, window: &mut Window, report: &Report, last: LastReport) -> u32 {
-        let LastReport { now_ns, reports, in_flight, is_exact, is_reply } = last;
-        let next = WindowStart { at_ns: now_ns, reports, purpose: Purpose::Losses };
+        let LastReport { now_ns, reports, outstanding, in_flight, is_exact, is_reply } = last;
+        let next = WindowStart { at_ns: now_ns, reports, outstanding, purpose: Purpose::Losses };
         let since = std::mem::replace(&mut self.starts[report.member.index()], next);
-        let least = std::mem::replace(window, Window::FRESH).least;
+        let least = window.least;
         let elapsed_ns = now_ns.saturating_sub(since.at_ns);
+        let answered = reports.wrapping_sub(since.reports);
         let mut lost = 0;
         match since.purpose {
             // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing is
             // written off here. The liveness checks of the stages find lost tasks in any case.
             Purpose::Losses if is_exact && least > 0 => {
-                let replies = reports.wrapping_sub(since.reports);
-                lost = least.saturating_sub(self.in_flight_most(replies, elapsed_ns));
+                // Tasks in flight were sent lately: a member whose queue grows receives more than it answers.
+                let sent = answered.saturating_add(outstanding.saturating_sub(since.outstanding));
+                lost = least.saturating_sub(self.in_flight_most(sent, elapsed_ns));
             }
-            // The member was idle, so the report's task was alone there until its reply.
+            // The member was idle, so its first task did not wait for another one of this node.
             Purpose::Trip if is_reply => {
                 self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
             }
-            Purpose::FirstTrip if is_reply && self.round_trip_ns.is_none() => {
+            // After a change of the policy, the member may have had other tasks since.
+            Purpose::FirstTrip if is_reply && self.round_trip_ns.is_none() && answered <= 1 => {
                 self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
             }
             _ => {}
         }
-        let is_idle = report.is_idle() && in_flight == lost;
+        let left_in_flight = in_flight - lost;
+        *window = Window::after(left_in_flight);
+        self.starts[report.member.index()].outstanding -= lost;
+        let is_idle = report.is_idle() && left_in_flight == 0;
         let is_due =
             !self.has_first_trips() || since.purpose == Purpose::Losses && is_trip_due(reports);
         if is_idle && is_due {
@@ -479,7 +500,8 @@ mod tests {
         let mut rng = Rng::seed_from_u64(1);
         for policy in POLICIES {
             for (service_us, trip_us) in [(1, 10), (2, 5), (9, 10), (10, 1)] {
-                for load in [0.3, 0.7, 0.95] {
+                // Load, and that of every second 300 tasks.
+                for loads in [(0.3, 0.3), (0.7, 0.7), (0.95, 0.95), (0.5, 2.0)] {
                     let mut line = Line::new(policy, (service_us, trip_us));
                     let (mut sent, mut next_ns) = (0, 0);
                     while sent < 20_000 {
@@ -490,13 +512,34 @@ mod tests {
                         line.now_ns = next_ns;
                         line.dispatcher.tick(next_ns);
                         sent += u32::from(line.send(false));
+                        let load = if sent / 300 % 2 == 0 { loads.0 } else { loads.1 };
                         let pause = -(1.0 - rng.random::<f64>()).ln() / load;
                         next_ns += (pause * 1000.0 * f64::from(service_us)) as u64;
                         let (counted, true_count) = line.counts();
-                        let case = (policy, service_us, trip_us, load, sent);
+                        let case = (policy, service_us, trip_us, loads, sent);
                         assert_eq!(counted, true_count, "{case:?}");
                     }
                 }
+            }
+        }
+    }
+
+    // promise: scheduling.4
+    #[test]
+    fn pause_between_windows_loses_no_tasks() {
+        for policy in POLICIES {
+            // The pause follows each report of a window in turn.
+            for before in 0..64 {
+                let mut line = Line::new(policy, (1, 10));
+                line.pass(200 + before, 12);
+                while !line.tasks.is_empty() {
+                    line.reply();
+                }
+                line.now_ns += 2_000_000;
+                line.dispatcher.tick(line.now_ns);
+                line.pass(200, 12);
+                let (counted, sent) = line.counts();
+                assert_eq!(counted, sent, "{policy}, {before}");
             }
         }
     }

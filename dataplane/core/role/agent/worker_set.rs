@@ -565,7 +565,7 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Updates the time of a policy that queues tasks. It needs the time at each poll; others get it at ticks.
+    /// Sets the time of the next reports. Also advances a policy that queues tasks; other policies advance at ticks.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
         self.dispatcher.note_burst(now_ns);
