@@ -531,13 +531,20 @@ mod tests {
             // The pause follows each report of a window in turn.
             for before in 0..64 {
                 let mut line = Line::new(policy, (1, 10));
+                line.pass(2 * usize::from(FIRST_TRIPS), 1);
                 line.pass(200 + before, 12);
                 while !line.tasks.is_empty() {
                     line.reply();
                 }
                 line.now_ns += 2_000_000;
                 line.dispatcher.tick(line.now_ns);
-                line.pass(200, 12);
+                // Each task arrives after the end of the previous one.
+                for _ in 0..9 {
+                    line.send(false);
+                    line.now_ns += 1_100;
+                    line.dispatcher.tick(line.now_ns);
+                }
+                line.pass(200, 9);
                 let (counted, sent) = line.counts();
                 assert_eq!(counted, sent, "{policy}, {before}");
             }
