@@ -15,7 +15,7 @@ fn has_valgrind() -> bool {
 /// Runs the command on a small load.
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
-    command.args(["bench-lines", "--warm-up", "2", "--bursts", "20", "--workers", "32"]);
+    command.args(["bench-lines", "--warm-up", "2", "--bursts", "40", "--workers", "32"]);
     command.args(["--replies", "any", "--format", "json"]).args(arguments);
     command.output().expect("the program starts")
 }
@@ -44,10 +44,10 @@ fn only_core_shared_lines_move() {
     let rows = rows(&["--cores", "1,2", "--policy", "horus", "--top", "1"]);
     let [alone, two] = &rows[..] else { panic!("{rows:?}") };
     for (row, cores) in [(alone, 1), (two, 2)] {
-        // Twenty bursts of 32 packets for each core; half of the packets are replies. The cores exchange their counts
-        // at least once, because a core does so after 16 full bursts.
-        assert_eq!(row["packets"], 20 * 32 * cores);
-        assert_eq!(row["reply_packets"], 20 * 16 * cores);
+        // Forty bursts of 32 packets for each core; half of the packets are replies. The cores exchange their counts
+        // at least once, because a core does so after 32 full bursts.
+        assert_eq!(row["packets"], 40 * 32 * cores);
+        assert_eq!(row["reply_packets"], 40 * 16 * cores);
         // Packet bytes belong to one core.
         assert_eq!(transfers(&row["sections"]["wire"]), [0.0, 0.0]);
     }
