@@ -201,9 +201,13 @@ impl Stretches {
             return false;
         }
         match from.abs_diff(to) < GROUP {
-            true => self.step(cells, member, place, (from, to)),
-            false => self.jump(cells, member, from, to),
+            true => self.step(cells, (member, place), (from, to)),
+            false => self.jump(cells, (member, place), (from, to)),
         }
+        let before = self.least;
+        self.least = before.min(to as u16);
+        self.raise_least();
+        self.least != before
     }
 
     /// Same as [`Stretches::jump`], for a move by a few lengths. Tests no stretch on the way for members, because a
@@ -212,11 +216,9 @@ impl Stretches {
     fn step(
         &mut self,
         cells: &mut [Cell],
-        member: Member,
-        mut place: u16,
+        (member, mut place): (Member, u16),
         (from, to): (usize, usize),
-    ) -> bool {
-        let before = self.least;
+    ) {
         // Up: to the last place of each stretch, whose boundary then passes it.
         for end in self.ends.get_mut(from..to).unwrap_or_default() {
             *end -= 1;
@@ -229,14 +231,15 @@ impl Stretches {
             place = *end;
             *end += 1;
         }
-        self.least = before.min(to as u16);
-        self.raise_least();
-        self.least != before
     }
 
-    /// Moves a member by several lengths. Returns true if the shortest length changed.
-    fn jump(&mut self, cells: &mut [Cell], member: Member, from: usize, to: usize) -> bool {
-        let (before, mut place) = (self.least, cells[member.index()].place);
+    /// Moves a member from its place by several lengths. Leaves the shortest length as it is.
+    fn jump(
+        &mut self,
+        cells: &mut [Cell],
+        (member, mut place): (Member, u16),
+        (from, to): (usize, usize),
+    ) {
         // Most lengths on the way have no members. There the boundary passes the member, which keeps its place.
         // `move_to` puts the member at a place and returns that place.
         let mut move_to = |end: u16| {
@@ -275,9 +278,6 @@ impl Stretches {
             }
         }
         down(rest);
-        self.least = before.min(to as u16);
-        self.raise_least();
-        self.least != before
     }
 
     /// Corrects the shortest length, which may be too low: skips lengths without members. Returns true if it changed.
