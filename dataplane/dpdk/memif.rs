@@ -1496,6 +1496,17 @@ mod tests {
         receive(end).map(|message| message.kind().unwrap())
     }
 
+    /// Creates a relay of a device with these arguments, on a socket named after the test. Returns the owner of the
+    /// private socket's folder, too.
+    fn relay_of(arguments: &str, test: &str, settle: &MapSettler) -> (Relays, Arc<Relay>) {
+        let mut relays = Relays::default();
+        let vdev = format!("--vdev=net_memif0,{arguments}socket={}", name(test));
+        relays.interpose(&[vdev], settle).unwrap();
+        let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
+        relay.set_handshake_timeout(TIMEOUT);
+        (relays, relay)
+    }
+
     /// A relay of a server. The test plays its driver.
     struct Scene {
         /// The relay under test.
@@ -1511,11 +1522,7 @@ mod tests {
     impl Scene {
         /// Starts a server with device 3 on a socket named after the test.
         fn new(test: &str, settle: &MapSettler) -> Self {
-            let mut relays = Relays::default();
-            let vdev = format!("--vdev=net_memif0,role=server,id=3,socket={}", name(test));
-            relays.interpose(&[vdev], settle).unwrap();
-            let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
-            relay.set_handshake_timeout(TIMEOUT);
+            let (relays, relay) = relay_of("role=server,id=3,", test, settle);
             let driver = relay.inner.listen(0o600).unwrap();
             let serving = relay.serve(3, ONE).unwrap();
             Self { relay, driver, _serving: serving, _relays: relays }
@@ -2063,11 +2070,7 @@ mod tests {
 
     impl ClientScene {
         fn new(test: &str, settle: &MapSettler) -> Self {
-            let mut relays = Relays::default();
-            let vdev = format!("--vdev=net_memif0,socket={}", name(test));
-            relays.interpose(&[vdev], settle).unwrap();
-            let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
-            relay.set_handshake_timeout(TIMEOUT);
+            let (relays, relay) = relay_of("", test, settle);
             let server = relay.outer.listen(0o600).unwrap();
             Self { relay, server, _relays: relays }
         }
