@@ -378,8 +378,8 @@ fn grpc(
     }
 }
 
-/// Serves gRPC at a Unix socket and over TCP, as far as they exist, until `stopped` is set. Log messages begin with the
-/// name. `slots` returns the slots of one listener, and `add_services` adds the services to its server.
+/// Serves gRPC at the given sockets until `stopped` is set: a Unix socket, a TCP socket, or both. Log messages begin with
+/// the name. `slots` returns the slots of one listener, and `add_services` adds the services to its server.
 pub async fn serve(
     (name, limits): (&str, GrpcLimits),
     unix: Option<UnixListener>,

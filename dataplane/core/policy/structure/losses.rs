@@ -28,7 +28,7 @@ const ASSUMED_TRIP_NS: u64 = 100_000;
 /// Number of first measurements of which the shortest one counts. The very first ones include the time before the
 /// first task.
 const FIRST_TRIPS: u8 = 16;
-/// One of so many windows of a member ends with a measurement, if the member is idle then.
+/// Number of windows of a member from one measurement to the next. The member must be idle at their end.
 const TRIP_WINDOWS: u32 = 8;
 /// Weight of a shorter measurement in the round trip, as a divisor.
 const SHORTER: u64 = 8;
