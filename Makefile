@@ -40,9 +40,9 @@ test-units:
 	$(CARGO) test --locked $(ALL) --lib --bins
 	$(CARGO) test --locked $(ALL) --test '*' --no-run --quiet
 
-# Integration tests that start no polling process: in emulated time, under valgrind, or of packages.
-BESIDE := advise attack bench_lines fabric learner lockstep lockstep_fabric lockstep_leaves simulator slices soak
-BESIDE += library packages
+# Integration tests that start no polling process and reserve no hugepages: in emulated time, under valgrind, or of packages.
+# A DPDK process of another test would see such hugepages, and find them taken a moment later.
+BESIDE := advise attack bench_lines fabric learner lockstep lockstep_fabric lockstep_leaves packages simulator slices soak
 TESTS := $(sort $(notdir $(basename $(wildcard tests/*.rs */tests/*.rs))))
 
 # They start DPDK processes that poll, so they run one at a time.
