@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod etcd;
+#[path = "../testbed/src/free_address.rs"]
+mod free_address;
 mod timeouts;
 
 use std::collections::HashMap;

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
+#[path = "../testbed/src/free_address.rs"]
+mod free_address;
 mod timeouts;
 
 use std::fs;
@@ -19,6 +21,7 @@ use wedjat::wire::task::Header;
 use wedjat::wire::{udp, vlan};
 
 use frames::*;
+use free_address::free_address;
 use timeouts::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
@@ -325,11 +328,6 @@ fn answered(home: &Home, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Returns a local address with a TCP port that is free now. Another process may still take it.
-fn free_address() -> std::net::SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// Sends an HTTP request and returns the response; empty if nothing listens at the address.
 fn get(address: std::net::SocketAddr, path: &str) -> String {
     use std::io::Read as _;
@@ -345,7 +343,7 @@ fn get(address: std::net::SocketAddr, path: &str) -> String {
 /// Starts a Prometheus server, and waits until it has scraped this metric, with a value above 0, from this node. Then
 /// checks that the last scrape succeeded. Skipped without Prometheus.
 fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
-    let address = free_address();
+    let address = free_address().unwrap();
     let text = format!(
         "scrape_configs: [{{job_name: wedjat, scrape_interval: 100ms, scrape_timeout: 100ms, \
          static_configs: [{{targets: ['{node}']}}]}}]"
@@ -377,7 +375,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
 fn histograms_of_a_running_leaf_grow() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
-    let metrics = free_address();
+    let metrics = free_address().unwrap();
     let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
         + &format!("[control]\nmetrics = '{metrics}'\n");
     fs::write(home.path("leaf.toml"), config).unwrap();
@@ -425,7 +423,7 @@ fn histograms_of_a_running_leaf_grow() {
 fn running_leaf_is_changed_and_watched() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
-    let metrics = free_address();
+    let metrics = free_address().unwrap();
     let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
         + &format!("[control]\nmetrics = '{metrics}'\n");
     fs::write(home.path("leaf.toml"), &config).unwrap();
@@ -543,7 +541,7 @@ fn running_leaf_is_changed_and_watched() {
 #[test]
 fn running_agent_is_changed_and_watched() {
     let home = Home::new([&traffic(), &traffic()], "");
-    let metrics = free_address();
+    let metrics = free_address().unwrap();
     let config = format!(
         "[agent]\nname = '{}'\ncore = {}\nseed = 7\nstate = '{}'\nworkers_max = 8\n\
          [[port]]\ndevice = 'net_pcap0,rx_pcap={}'\nip = '10.0.2.11/24'\n\

@@ -3,17 +3,19 @@
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../testbed/src/free_address.rs"]
+mod free_address;
 mod installing;
 mod own_header;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use free_address::free_address;
 use installing::*;
 
 /// Packages, each with the beginning of its dependencies.
@@ -218,8 +220,7 @@ fn lintian_finds_no_error() {
 fn example_serves(program: &Path, libraries: &Path) {
     let config = program.with_extension("toml");
     fs::write(&config, own_header::TEXT).unwrap();
-    // The system chooses a free port. The socket closes at once, and the program opens the port again.
-    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address().unwrap();
     let mut serving = Command::new(program);
     serving.arg(&config).arg(address.port().to_string()).env("LD_LIBRARY_PATH", libraries);
     let mut serving = serving.spawn().unwrap();

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
+#[path = "../testbed/src/free_address.rs"]
+mod free_address;
 mod process;
 mod running;
 mod timeouts;
@@ -23,6 +25,7 @@ use wedjat::reason::DropReason;
 use wedjat::wire::task::Header;
 
 use frames::*;
+use free_address::free_address;
 use process::ChildProcess;
 use running::*;
 use timeouts::*;
@@ -34,11 +37,6 @@ const STRAYS: usize = 3;
 /// Content security policy, a header of each answer: the page loads and runs only files of the node.
 const CSP: &str = "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                    img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-/// Returns a local address with a TCP port that is free now. Another process may still take it.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Sends the bytes over a new connection, and returns the whole answer.
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
@@ -83,7 +81,7 @@ impl LeafFixture {
             [(10, 3), (11, 2), (12, 0)].map(|(from, load)| reply(from, load, LEAF_MACS[0]));
         let strays = vec![vec![0xFF; 60]; STRAYS];
         let home = Home::given(&tasks.chain(replies).chain(strays).collect::<Vec<_>>());
-        let metrics = free_address();
+        let metrics = free_address().unwrap();
         let file = home.path("leaf.toml");
         let mut text = fs::read_to_string(&file).unwrap();
         if !endless {
@@ -263,7 +261,7 @@ fn bad_requests_do_no_harm() {
 
 /// Starts a node of this role without traffic, with a metrics listener at the returned address.
 fn started(role: &str, text: String, folder: &Path) -> (ChildProcess, SocketAddr) {
-    let (file, metrics) = (folder.join(format!("{role}.toml")), free_address());
+    let (file, metrics) = (folder.join(format!("{role}.toml")), free_address().unwrap());
     fs::write(&file, text + &format!("[control]\nmetrics = '{metrics}'\n")).unwrap();
     let mut command = Command::new(WEDJAT);
     command.args([role, "--duration", LIFETIME, "--config"]).arg(&file).env("RUST_LOG", "error");

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
+#[path = "../../testbed/src/free_address.rs"]
+mod free_address;
 #[path = "../../tests/own_header/mod.rs"]
 mod own_header;
 
@@ -184,8 +186,7 @@ fn own_header_example_serves() {
     let program = built::compile("../examples/own_header.c", folder.path());
     let config = folder.path().join("tasks.toml");
     std::fs::write(&config, own_header::TEXT).unwrap();
-    // The system chooses a free port. The socket closes at once, and the program opens the port again.
-    let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address::free_address().unwrap();
     let mut server =
         Command::new(&program).arg(&config).arg(address.port().to_string()).spawn().unwrap();
     // Sends tasks as a client, and answers them as a worker. Catches a failure, so that the server ends in any case.

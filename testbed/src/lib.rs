@@ -10,6 +10,7 @@ pub mod bench;
 pub mod demo;
 pub mod drive;
 pub mod figures;
+mod free_address;
 pub mod histories;
 pub mod learner;
 pub mod lockstep;

@@ -5,11 +5,14 @@
 
 pub mod proxy;
 
+use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::free_address::free_address;
 use crate::timeouts::wait_until;
 
 /// A member of etcd or a controller, killed on drop so that it ends with the test.
@@ -46,15 +49,10 @@ pub struct Etcd {
     pub folder: tempfile::TempDir,
     /// Processes of the members; `None` for a killed one.
     pub members: Vec<Option<Process>>,
-    /// Ports of each member for clients and for other members.
-    ports: Vec<(u16, u16)>,
+    /// Addresses of each member for clients and for other members.
+    addresses: Vec<(SocketAddr, SocketAddr)>,
     /// Further arguments of each member.
     more: Vec<&'static str>,
-}
-
-/// Returns a TCP port that is free now. Another process may still take it, and another call may return it again.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Etcd {
@@ -67,23 +65,27 @@ impl Etcd {
             );
             return None;
         }
-        let ports = (0..members).map(|_| (free_port(), free_port())).collect();
+        let address = || free_address().unwrap();
+        let addresses = (0..members).map(|_| (address(), address())).collect();
         let folder = tempfile::tempdir().unwrap();
-        let mut etcd = Self { folder, members: Vec::new(), ports, more: more.to_vec() };
+        let mut etcd = Self { folder, members: Vec::new(), addresses, more: more.to_vec() };
         for at in 0..members {
             let member = etcd.spawn(at);
             etcd.members.push(Some(member));
         }
-        wait_until("etcd answers", || etcd.is_healthy());
+        wait_until("etcd answers", || {
+            etcd.assert_running();
+            etcd.is_healthy()
+        });
         Some(etcd)
     }
 
     /// Starts the member with index `at`. The caller stores the process in `members`. A killed member continues with
     /// its data.
     pub fn spawn(&self, at: usize) -> Process {
-        let (client, peer) = self.ports[at];
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let all = (0..).zip(&self.ports).map(|(at, ports)| format!("m{at}={}", url(ports.1)));
+        let (client, peer) = self.addresses[at];
+        let url = |address: SocketAddr| format!("http://{address}");
+        let all = (0..).zip(&self.addresses).map(|(at, (_, peer))| format!("m{at}={}", url(*peer)));
         let all = all.collect::<Vec<_>>().join(",");
         let mut command = Command::new("etcd");
         command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);
@@ -101,12 +103,31 @@ impl Etcd {
             &url(peer),
         ]);
         command.args(["--initial-cluster", &all]).args(&self.more);
-        Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        let log = File::options().create(true).append(true).open(self.log(at)).unwrap();
+        Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    /// Returns the path of a member's log.
+    fn log(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("m{at}.log"))
+    }
+
+    /// Panics with the end of a member's log if the member has ended by itself.
+    fn assert_running(&mut self) {
+        for at in 0..self.members.len() {
+            let Some(Process(member)) = &mut self.members[at] else { continue };
+            if let Some(status) = member.try_wait().unwrap() {
+                let log = fs::read_to_string(self.log(at)).unwrap_or_default();
+                let lines: Vec<_> = log.lines().collect();
+                let last = lines[lines.len().saturating_sub(10)..].join("\n");
+                panic!("etcd member {at} has ended, {status}:\n{last}");
+            }
+        }
     }
 
     /// Returns the addresses of all members for clients.
     pub fn urls(&self) -> Vec<String> {
-        self.ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect()
+        self.addresses.iter().map(|(client, _)| format!("http://{client}")).collect()
     }
 
     /// Returns true if the first member knows a leader and accepts writes.
@@ -128,7 +149,7 @@ impl Etcd {
             let value = response.split_once(&format!("\"{name}\":\""))?.1;
             Some(value.split_once('"')?.0.to_owned())
         };
-        (0..self.ports.len()).find(|&at| {
+        (0..self.addresses.len()).find(|&at| {
             let Some(response) = status(at) else { return false };
             let leader = field(&response, "leader");
             leader.is_some() && leader == field(&response, "member_id")
@@ -138,8 +159,8 @@ impl Etcd {
     /// Sends an HTTP request to a member. Returns the response; `None` after a failed connection, or after 10 s without
     /// data, as from a stopped member.
     fn http(&self, at: usize, request: &str, body: &str) -> Option<String> {
-        let address = format!("127.0.0.1:{}", self.ports[at].0);
-        let mut stream = TcpStream::connect(&address).ok()?;
+        let address = self.addresses[at].0;
+        let mut stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
         let length = body.len();
         let request =

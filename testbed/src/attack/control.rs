@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use super::rigs::processes::{
 };
 use super::{Account, Attack, Budget, Failure, attack_table};
 use crate::demo::leaf::NodeProcess;
+use crate::free_address::free_address;
 
 /// Number of idle connections to each listener in a round. A listener keeps at most 64 open, of which one source has at
 /// most 16 before their first request.
@@ -147,12 +148,6 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     }
     check_alive(account, "the leaf lives", &mut leaf);
     check_term(account, "at the end", leaf)
-}
-
-/// Returns a loopback address with a port that was free at the time of the call. The configuration needs a port number
-/// that the attack knows.
-fn free_address() -> Result<SocketAddr, Failure> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 /// Reads the metrics over HTTP like Prometheus.

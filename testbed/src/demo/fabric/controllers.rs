@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use wedjat::config::ControllerAddress;
 use wedjat::controller::{Command, ControllerClient};
+
+use crate::free_address::free_address;
 
 /// Lease of the leader, the shortest that etcd grants.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -85,12 +86,6 @@ pub fn has_etcd() -> bool {
     version.status().is_ok_and(|status| status.success())
 }
 
-/// Returns a TCP port of the loopback address that is free now. Nothing reserves it.
-fn free_port() -> Result<u16, String> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    port.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
-}
-
 /// Builds the command of etcd member `index`, with its own URLs for clients and peers. `folder` has its data;
 /// `peer_urls` lists the peer URLs of all members. The member does not wait for the disk (`--unsafe-no-fsync`),
 /// because its data ends with the run.
@@ -144,8 +139,9 @@ impl Controllers {
 
     /// Starts the members of etcd. Returns the lines for a controller's configuration file.
     fn start_etcd(&mut self) -> Result<String, String> {
-        let ports = (0..2 * MEMBERS).map(|_| free_port()).collect::<Result<Vec<_>, _>>()?;
-        let url = |port: usize| format!("http://127.0.0.1:{}", ports[port]);
+        let addresses = (0..2 * MEMBERS).map(|_| free_address()).collect::<Result<Vec<_>, _>>();
+        let addresses = addresses.map_err(|error| error.to_string())?;
+        let url = |index: usize| format!("http://{}", addresses[index]);
         let peer_urls: Vec<_> = (0..MEMBERS).map(|index| url(MEMBERS + index)).collect();
         for index in 0..MEMBERS {
             let command =
