@@ -42,10 +42,13 @@ pub use view::{NodeId, PoolView, Position, View};
 #[cfg(test)]
 mod tests;
 
-// Helpers that the tests of several crates share: an etcd with a proxy, and the timeout of tests.
+// Helpers that the tests of several crates share: an etcd with a proxy, free addresses, and the timeout of tests.
 #[cfg(test)]
 #[path = "../../tests/etcd/mod.rs"]
 mod etcd;
+#[cfg(test)]
+#[path = "../../testbed/src/free_address.rs"]
+mod free_address;
 #[cfg(test)]
 #[path = "../../tests/timeouts/mod.rs"]
 mod timeouts;
