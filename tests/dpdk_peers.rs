@@ -197,7 +197,8 @@ mod peers {
         let own = std::env::current_exe().unwrap();
         let output = Command::new(own).arg("pairs").output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !stderr.contains("Invalid memory"), "{stderr}");
+        let is_success = output.status.success() && !stderr.contains("Invalid memory");
+        assert!(is_success, "{}: {stderr}", output.status);
         println!("dpdk_peers: ok");
     }
 

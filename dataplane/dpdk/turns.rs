@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
 
 use rustix::process::{Resource, getrlimit};
@@ -13,6 +14,10 @@ use wedjat_sys as sys;
 
 /// Flag of an interrupt handle in memory that is not shared with secondary processes.
 const PRIVATE: u32 = 0;
+
+/// True once [`block_thread`] has begun, and EAL is cleaned up next. The threads of memif relays may outlive EAL. Read
+/// during each registration of a source, so that the cleanup waits for it.
+static IS_BLOCKED: RwLock<bool> = RwLock::new(false);
 
 /// Work for the interrupt thread, with a channel for its completion.
 struct Request<'a> {
@@ -34,6 +39,10 @@ struct Request<'a> {
 /// Earlier events of that thread are handled before. A new source makes it rebuild its set of descriptors in
 /// the order of registration, and it serves them in that order. So a caller with empty work waits for these events.
 pub(super) fn take_turn(work: &(dyn Fn() + Sync)) {
+    let is_blocked = IS_BLOCKED.read().unwrap_or_else(PoisonError::into_inner);
+    if *is_blocked {
+        return work();
+    }
     let (done, is_done) = channel();
     let Some((source, _ready)) = source() else { return work() };
     let mut request = Request { work, source, done };
@@ -103,6 +112,7 @@ fn source() -> Option<(*mut sys::rte_intr_handle, OwnedFd)> {
 /// listener in the list when it closes, in memory that EAL's cleanup unmaps, and the cleanup itself changes
 /// the list.
 pub(super) fn block_thread() {
+    *IS_BLOCKED.write().unwrap_or_else(PoisonError::into_inner) = true;
     let Some((source, ready)) = source() else { return };
     std::mem::forget(ready);
     fill_gaps();
