@@ -25,7 +25,7 @@ use super::port::PortConfig;
 use super::raw_agent::{PollMode, ReplyPath};
 use super::read::{File, Table};
 use super::settings::Settings;
-use super::{control, ids, port, raw_agent};
+use super::{control, ids, port, raw, raw_agent};
 use wedjat_core::limits::{AGENT_LEAVES_MAX, POOLS_MAX, PORTS_MAX, SPEEDS, WORKER_ID_MAX};
 use wedjat_core::policy::PolicySpec;
 use wedjat_core::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
@@ -268,7 +268,7 @@ fn agent(
 /// Checks the workers of a leaf's own host. `ip` is the address of the agent on the leaf's core.
 pub(super) fn local(
     faults: &mut FaultCollector,
-    raw: &raw_agent::LocalAgentSection,
+    raw: &raw::LocalAgentSection,
     ip: IpAddr,
 ) -> HostConfig {
     let settings = HostSettings {
@@ -288,7 +288,7 @@ struct HostSettings<'a> {
     /// `[agent]`.
     table: Table,
     name: &'a Spanned<String>,
-    pools: &'a [raw_agent::Pool],
+    pools: &'a [raw::Pool],
     /// Name of the pools' tables: `pool`, or `agent.pool` in a leaf's file. Tells the checks of a pool which file has
     /// it.
     key: &'a str,
@@ -459,9 +459,10 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
 }
 
 /// Returns the checked pool; `None` if its policy is invalid. `key` is the name of the pools' tables.
-fn pool_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Option<PoolConfig> {
+fn pool_of(faults: &mut FaultCollector, raw: &raw::Pool, key: &str) -> Option<PoolConfig> {
     let key = |last: &str| format!("{key}.{last}");
-    let workers = faults.workers(&raw.workers, &key("workers"));
+    let listed = raw.workers.as_ref().map(|at| faults.workers(at, &key("workers")));
+    let workers = listed.unwrap_or_default();
     let policy = faults.policy(&raw.policy, &key("policy"))?;
     let speeds = speeds(faults, raw, &workers, &key("speeds"));
     unused(faults, raw, &policy, &key);
@@ -481,7 +482,7 @@ fn pool_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Opt
 /// effect under each policy: it also applies to a task whose worker has a full ring.
 fn unused(
     faults: &mut FaultCollector,
-    raw: &raw_agent::Pool,
+    raw: &raw::Pool,
     policy: &PolicySpec,
     key: &dyn Fn(&str) -> String,
 ) {
@@ -499,7 +500,7 @@ fn unused(
 }
 
 /// Returns a pool's key. Workers in the leaf's own process need no key.
-fn key_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
+fn key_of(faults: &mut FaultCollector, raw: &raw::Pool, key: &str) -> Option<Key> {
     let at = raw.key_file.as_ref()?;
     if key != "pool.key_file" {
         let allowed =
@@ -514,7 +515,7 @@ fn key_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Opti
 /// sends the reports of its workers. A policy that probes needs no rule: the agent answers each probe.
 fn leaf_policy(
     faults: &mut FaultCollector,
-    raw: &raw_agent::Pool,
+    raw: &raw::Pool,
     key: &str,
 ) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
@@ -535,7 +536,7 @@ fn leaf_policy(
 }
 
 /// Checks that each policy's bound fits into a worker's ring.
-fn bounds(faults: &mut FaultCollector, pools: &[raw_agent::Pool], key: &str, slots: usize) {
+fn bounds(faults: &mut FaultCollector, pools: &[raw::Pool], key: &str, slots: usize) {
     for pool in pools {
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
         if policy.and_then(|policy| policy.bound()).is_some_and(|most| most as usize > slots) {
@@ -549,7 +550,7 @@ fn bounds(faults: &mut FaultCollector, pools: &[raw_agent::Pool], key: &str, slo
 /// speeds.
 fn speeds(
     faults: &mut FaultCollector,
-    raw: &raw_agent::Pool,
+    raw: &raw::Pool,
     workers: &[u16],
     key: &str,
 ) -> Vec<f64> {
@@ -587,7 +588,7 @@ fn speeds(
 /// the pools' tables.
 fn pools_together(
     faults: &mut FaultCollector,
-    pools: &[raw_agent::Pool],
+    pools: &[raw::Pool],
     key: &str,
     shape: &RegionShape,
 ) {
@@ -597,11 +598,11 @@ fn pools_together(
     }
     let (mut seen, mut lists) = (UniqueKeys::new(), ids::Lists::default());
     faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
-    for pool in pools {
-        let ids = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+    for at in pools.iter().flat_map(|pool| &pool.workers) {
+        let ids = lists.parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
         if let Some(duplicate) = ids.into_iter().find(|&id| seen.is_again(id)) {
             let found = format!("worker {duplicate} again");
-            faults.note(&pool.workers, &workers_key, found, "each worker id once");
+            faults.note(at, &workers_key, found, "each worker id once");
         }
     }
     if shape.channels > CHANNELS_MAX {

@@ -16,7 +16,7 @@ use super::agent::{self, HostConfig};
 use super::faults::{FaultCollector, quoted};
 use super::leaf::ServerConfig;
 use super::port::PortConfig;
-use super::{ids, raw, raw_agent};
+use super::{ids, raw};
 
 /// Checks `[agent]` and returns its configuration; `None` if the file has no such table. With faults, the caller
 /// discards the configuration.
@@ -62,7 +62,7 @@ pub fn wire(ports: &[PortConfig]) -> WireNetwork {
 fn pools(
     faults: &mut FaultCollector,
     raw: &raw::Config,
-    entry: &raw_agent::LocalAgentSection,
+    entry: &raw::LocalAgentSection,
     servers: &[ServerConfig],
 ) {
     let ids: HashSet<_> = raw.pool.iter().map(|pool| *pool.id.get_ref()).collect();
@@ -75,11 +75,12 @@ fn pools(
         if !ids.contains(id) {
             faults.note(&pool.id, "agent.pool.id", id, "the id of a [[pool]]");
         }
+        let Some(at) = &pool.workers else { continue };
         let owner_of = |id: &u16| owners.get(id).map(|ip| (*id, *ip));
-        let workers = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+        let workers = lists.parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
         if let Some((id, ip)) = workers.iter().find_map(owner_of) {
             let found = format!("worker {id}, which server {ip} has");
-            faults.note(&pool.workers, "agent.pool.workers", found, "each worker id once");
+            faults.note(at, "agent.pool.workers", found, "each worker id once");
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Leaf's and spine's files as TOML has them: keys and types are right, values are unchecked. [`super::keys`] has the
 //! meaning of each key.
 //!
-//! Only keys with rules of their own are here. The checked configuration reads all others from [`File`].
+//! Only keys with rules of their own are here. The checked configuration reads all others from [`File`]. An agent's file
+//! shares the entries of pools.
 //! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
 //! value with its place in the text.
+
+use std::collections::BTreeMap;
 
 use toml::Spanned;
 use wedjat_core::policy::Reports;
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::state::table::Role;
 
-use super::raw_agent::LocalAgentSection;
 use super::raw_control::Follow;
 use super::read::{File, Table, entry};
 use crate::state::ReplyPath;
@@ -74,21 +76,43 @@ entry! {
 }
 
 entry! {
-    /// A `[[pool]]`.
+    /// A `[[pool]]` of a leaf, spine or agent, or an `[[agent.pool]]` of a leaf. Each of these has only some of the
+    /// keys.
     Pool {
         id: Spanned<u16>,
         policy: Spanned<String>,
+        key_file: Option<Spanned<String>>,
         /// Leaf only.
         reports: Option<Spanned<Reports>>,
         /// Leaf only.
         replies: Option<Spanned<ReplyPath>>,
-        /// Leaf only.
-        key_file: Option<Spanned<String>>,
+        /// Leaf or spine.
         service: Option<Spanned<String>>,
         /// Leaf only.
         spine: Option<Spanned<u16>>,
         /// Leaf only.
         signals: Option<Spanned<String>>,
+        /// Agent only. Required there.
+        workers: Option<Spanned<String>>,
+        /// Agent only.
+        speeds: Option<Spanned<BTreeMap<String, f64>>>,
+        /// Agent only, but not on a leaf's own core.
+        leaf_policy: Option<Spanned<String>>,
+    }
+}
+
+/// `[agent]` in a leaf's file: the agent's keys without those of ports, which the leaf has.
+pub struct LocalAgentSection {
+    /// Place of the section in the file, to read its other keys by name.
+    pub table: Table,
+    pub name: Spanned<String>,
+    pub pool: Vec<Pool>,
+}
+
+impl LocalAgentSection {
+    /// Returns the contents of the section, and the file's `[[agent.pool]]` entries.
+    pub fn of(file: &File, table: Table) -> Self {
+        Self { table, name: file.value(table, "name"), pool: file.entries("agent.pool", Pool::of) }
     }
 }
 

@@ -1,15 +1,14 @@
-//! Agent's file, and `[agent]` of a leaf's, as TOML has them: keys and types are right, values are unchecked.
+//! Agent's file as TOML has it: keys and types are right, values are unchecked.
 //! [`super::keys`] has the meaning of each key. The checks read keys without a field, such as `slots`, by name from an
 //! entry's `table`.
 //!
 //! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
 //! value with its place in the text.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::raw::Pool;
 use super::raw_control::Follow;
 use super::read::{self, Table, entry};
 
@@ -139,33 +138,5 @@ entry! {
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,
         gateway: Option<Spanned<String>>,
-    }
-}
-
-/// `[agent]` in a leaf's file: the agent's keys without those of ports, which the leaf has.
-pub struct LocalAgentSection {
-    /// Place of the section in the file, to read its other keys by name.
-    pub table: Table,
-    pub name: Spanned<String>,
-    pub pool: Vec<Pool>,
-}
-
-impl LocalAgentSection {
-    /// Returns the contents of the section, and the file's `[[agent.pool]]` entries.
-    pub fn of(file: &read::File, table: Table) -> Self {
-        Self { table, name: file.value(table, "name"), pool: file.entries("agent.pool", Pool::of) }
-    }
-}
-
-entry! {
-    /// A `[[pool]]` of an agent, or an `[[agent.pool]]` of a leaf.
-    Pool {
-        id: Spanned<u16>,
-        policy: Spanned<String>,
-        workers: Spanned<String>,
-        speeds: Option<Spanned<BTreeMap<String, f64>>>,
-        key_file: Option<Spanned<String>>,
-        /// Not for pools on a leaf's own core.
-        leaf_policy: Option<Spanned<String>>,
     }
 }

@@ -175,7 +175,7 @@ macro_rules! entry {
         impl $name {
             /// Returns the values of a table.
             pub fn of(file: &$crate::config::read::File, table: Table) -> Self {
-                Self { table, $($field: file.value(table, stringify!($field)),)* }
+                Self { table, $($field: file.field(table, stringify!($field)),)* }
             }
         }
     };
@@ -217,6 +217,11 @@ impl File {
     /// Returns the value of a key.
     pub fn value<T: Field>(&self, table: Table, name: &str) -> T {
         T::of(self.key(table, name).2)
+    }
+
+    /// Returns the value of an `entry!`'s field. A section may lack keys that other sections of the entry have.
+    pub fn field<T: Field>(&self, table: Table, name: &str) -> T {
+        T::of(self.tables[table.0].values.get(name))
     }
 
     /// Returns the place of a table.
