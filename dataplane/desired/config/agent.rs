@@ -444,18 +444,12 @@ fn reply_path(
 }
 
 /// Returns the checked ports.
-fn ports(faults: &mut FaultCollector, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
+fn ports(faults: &mut FaultCollector, raw: &[raw::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
         faults.note_in_file("port", "no [[port]]", "at least one");
     }
-    port::check_together(faults, &raw.iter().map(keys).collect::<Vec<_>>());
-    raw.iter().map(|raw| keys(raw).check(faults)).collect()
-}
-
-/// Returns a port's keys in the form that leaves and agents share.
-fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
-    let raw_agent::Port { table, ref device, ref ip, ref mac, ref gateway } = *raw;
-    port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
+    port::check_together(faults, raw);
+    raw.iter().map(|port| PortConfig::read(faults, port)).collect()
 }
 
 /// Returns the checked pool; `None` if its policy is invalid. `key` is the name of the pools' tables.
@@ -513,11 +507,7 @@ fn key_of(faults: &mut FaultCollector, raw: &raw::Pool, key: &str) -> Option<Key
 
 /// Returns the leaves' policy if its members send load reports without being probed. Its rule determines when the agent
 /// sends the reports of its workers. A policy that probes needs no rule: the agent answers each probe.
-fn leaf_policy(
-    faults: &mut FaultCollector,
-    raw: &raw::Pool,
-    key: &str,
-) -> Option<PolicySpec> {
+fn leaf_policy(faults: &mut FaultCollector, raw: &raw::Pool, key: &str) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
     if key != "pool.leaf_policy" {
         let allowed = "none: the leaf on this core sees each completed task";
@@ -548,12 +538,7 @@ fn bounds(faults: &mut FaultCollector, pools: &[raw::Pool], key: &str, slots: us
 
 /// Returns the workers' speeds in the order of `workers`. The default is 1. The file has a table from lists of ids to
 /// speeds.
-fn speeds(
-    faults: &mut FaultCollector,
-    raw: &raw::Pool,
-    workers: &[u16],
-    key: &str,
-) -> Vec<f64> {
+fn speeds(faults: &mut FaultCollector, raw: &raw::Pool, workers: &[u16], key: &str) -> Vec<f64> {
     let mut speeds = vec![1.0; workers.len()];
     let Some(at) = &raw.speeds else {
         return speeds;

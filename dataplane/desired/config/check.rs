@@ -14,7 +14,7 @@ use toml::Spanned;
 use wedjat_core::limits::{MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX, QUEUED_TASKS_MIN};
 use wedjat_core::policy::{PolicyChoice, Reports};
 use wedjat_core::role::agent::TIMEOUT_MIN_MS;
-use wedjat_core::stage::{IpOptions, Side};
+use wedjat_core::stage::Side;
 use wedjat_core::state::table::{Limits, Role};
 
 use super::address::{self, UNSPECIFIED, is_edge, reaches};
@@ -40,7 +40,8 @@ pub fn config(
     // First each entry by itself.
     let mut leaf = LeafConfig::read(&mut faults, &raw);
     refuse_foreign_keys(&mut faults, &raw);
-    let mut ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
+    let mut ports: Vec<_> =
+        raw.port.iter().map(|port| PortConfig::read(&mut faults, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
     let local_pools = raw.agent.iter().flat_map(|agent| &agent.pool);
     let local_pools: HashSet<_> = local_pools.map(|pool| *pool.id.get_ref()).collect();
@@ -180,25 +181,6 @@ fn limits(
     Limits { pools, servers, workers }
 }
 
-/// Returns a port's keys in the form that leaves and agents share.
-fn keys(raw: &raw::Port) -> port::Keys<'_> {
-    let raw::Port { table, ref device, ref ip, ref mac, ref gateway, .. } = *raw;
-    port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
-}
-
-/// Returns the checked port, with the keys that only a leaf's and spine's ports have: `side` and `ip_options`.
-fn port(faults: &mut FaultCollector, raw: &raw::Port) -> PortConfig {
-    let port = keys(raw).check(faults);
-    let ip = port.ip;
-    let ip_options = raw.ip_options.as_ref();
-    if let Some(at) = ip_options.filter(|_| ip.is_ipv6()) {
-        let allowed = "no such key: `port.ip` is an IPv6 address";
-        faults.note(at, "port.ip_options", "IPv4 options on an IPv6 port", allowed);
-    }
-    let ip_options = ip_options.map_or(IpOptions::default(), |at| *at.get_ref());
-    PortConfig { side: *raw.side.get_ref(), ip_options, ..port }
-}
-
 /// Returns the checked pool; `None` if its policy is invalid. Refuses the policy `auto` if the node cannot choose a
 /// policy. `is_local` is true for a pool with workers on the leaf's own core; `spines` are the file's.
 fn pool(
@@ -321,7 +303,7 @@ fn warnings(
             let is_behind = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
             server.mac.is_none() && is_behind
         });
-        let Some(server) = unverified else { continue };
+        let (Some(server), Some(at)) = (unverified, &entry.side) else { continue };
         let found = format!(
             "\"both\", and {} {} without a `mac`: a client there can impersonate {}",
             if raw.role == Role::Spine { "leaf" } else { "server" },
@@ -332,7 +314,7 @@ fn warnings(
             Role::Spine => "a `mac` for each [[leaf]] behind this port, or a port for leaves alone",
             _ => "a `mac` for each [[server]] behind this port, or a port for workers alone",
         };
-        faults.warn(&entry.side, "port.side", found, better);
+        faults.warn(at, "port.side", found, better);
     }
     let too_short = |ms: &Spanned<i64>| (1..TIMEOUT_MIN_MS as i64).contains(ms.get_ref());
     let timeout = (raw.role == Role::Leaf)
@@ -404,8 +386,7 @@ fn buffers_needed(
 /// Checks the ports together. At least one must be for clients, and one for workers, unless tasks or workers reach the
 /// node without a port.
 fn ports_together(faults: &mut FaultCollector, raw: &raw::Config, ports: &[PortConfig]) {
-    let keys = raw.port.iter().map(keys);
-    port::check_together(faults, &keys.collect::<Vec<_>>());
+    port::check_together(faults, &raw.port);
     if raw.is_embedded && ports.is_empty() {
         return; // the program passes in tasks and reports
     }

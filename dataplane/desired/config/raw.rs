@@ -2,7 +2,7 @@
 //! meaning of each key.
 //!
 //! Only keys with rules of their own are here. The checked configuration reads all others from [`File`]. An agent's file
-//! shares the entries of pools.
+//! shares the entries of ports and pools.
 //! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
 //! value with its place in the text.
 
@@ -64,14 +64,16 @@ entry! {
 }
 
 entry! {
-    /// A `[[port]]`.
+    /// A `[[port]]` of a leaf, spine or agent.
     Port {
-        ip_options: Option<Spanned<IpOptions>>,
         device: Spanned<String>,
-        side: Spanned<Side>,
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,
         gateway: Option<Spanned<String>>,
+        /// Leaf or spine, which need it.
+        side: Option<Spanned<Side>>,
+        /// Leaf or spine.
+        ip_options: Option<Spanned<IpOptions>>,
     }
 }
 

@@ -8,7 +8,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::raw::Pool;
+use super::raw::{Pool, Port};
 use super::raw_control::Follow;
 use super::read::{self, Table, entry};
 
@@ -128,15 +128,5 @@ entry! {
     Leaf {
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,
-    }
-}
-
-entry! {
-    /// A `[[port]]`.
-    Port {
-        device: Spanned<String>,
-        ip: Spanned<String>,
-        mac: Option<Spanned<String>>,
-        gateway: Option<Spanned<String>>,
     }
 }
