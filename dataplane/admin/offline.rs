@@ -369,12 +369,12 @@ impl Offline {
         let timing = Timing { ticks_hz: TICKS_HZ };
         let table = wedjat_assembly::table(config, TICKS_HZ)?;
         let mut membership = Membership::of(config);
-        for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
+        for pool in membership.pools.iter_mut().flatten() {
             // Accepts all sequence numbers from 0, since the capture may be of any age.
             let authenticator = |key: &wedjat_core::wire::auth::Key| {
                 Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
             };
-            entry.authenticator = pool.settings.fixed.key.as_ref().map(authenticator);
+            pool.authenticator = pool.settings.fixed.key.as_ref().map(authenticator);
         }
         let macs = self.macs.iter().copied();
         let mut stages = wedjat_assembly::stages(config, &membership, macs, &table)?;

@@ -22,10 +22,9 @@ use wedjat_core::role::agent::{
 use wedjat_core::role::colocated::{self, WireNetwork};
 use wedjat_core::state::table::{Entries, Role, Spec, agents_file};
 use wedjat_core::state::{StateError, Table};
-use wedjat_desired::config::{
-    AgentConfig, Config, HostConfig, LeafAddress, PeersConfig, PoolConfig,
-};
+use wedjat_desired::config::{AgentConfig, Config, HostConfig, LeafAddress, PeersConfig};
 use wedjat_desired::control::{AgentCores, AgentParts, Control, Membership};
+use wedjat_desired::state::Pool;
 
 use super::{create_table, seed};
 
@@ -126,12 +125,12 @@ pub fn parts<B: Buf + Token, A>(
 /// sends them. A pool sends them if its configuration names the policy of its leaves. The times of reports follow from
 /// the policy.
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
-    let notify = |pool: &PoolConfig| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
+    let notify = |(id, pool): &(u16, Pool)| Some((*id, pool.fixed.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
     // Random stream 1: the only core has stream 0.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
     // Room for the workers that changes may add.
-    let (workers, hz) = (host.limits.workers.max(host.identities().len()), table.ticks_hz());
+    let (workers, hz) = (host.limits.workers.max(host.workers.len()), table.ticks_hz());
     (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
 }
 

@@ -233,9 +233,9 @@ pub fn stages_of_core(
     );
     // Milliseconds to nanoseconds.
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
-    for (pool, entry) in config.pools.iter().enumerate() {
-        stages.set_shared_workers(pool, entry.settings.fixed.shared_workers);
-        stages.set_reports(pool, entry.settings.fixed.reports);
+    for (pool, (_, entry)) in config.pools.iter().enumerate() {
+        stages.set_shared_workers(pool, entry.fixed.shared_workers);
+        stages.set_reports(pool, entry.fixed.reports);
     }
     // A controller may add pools that queue tasks, so the memory for waiting tasks has a minimum.
     if config.controller.is_some() {

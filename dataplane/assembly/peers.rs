@@ -11,7 +11,8 @@ use wedjat_core::peers::Settings;
 use wedjat_core::policy::{Rng, stream_seed};
 use wedjat_core::role::agent::PeerGroup;
 use wedjat_core::state::Table;
-use wedjat_desired::config::{AgentConfig, PoolConfig};
+use wedjat_desired::config::AgentConfig;
+use wedjat_desired::state::Pool;
 
 /// Creates the exchange of tasks between the configured agent and its peers; `None` if it has none. `table` is the
 /// agent's state.
@@ -26,7 +27,7 @@ pub fn peers(config: &AgentConfig, table: &Table) -> Option<PeerGroup> {
 pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
     let peers = config.peers.as_ref()?;
     // An agent with peers has one pool.
-    let pool = config.host.pools.first()?;
+    let (_, pool) = config.host.pools.first()?;
     let (own, beat_ns) = (peers.own, peers.beat_ns());
     // Random stream 2: the only core has stream 0, and its reports have stream 1.
     let mut rng = Rng::seed_from_u64(stream_seed(table.seed(), 2, own));
@@ -35,7 +36,7 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
         nodes: peers.nodes.len(),
         own,
         policy: peers.policy,
-        slots: pool.workers.len() as u32 * tasks_of_each(pool),
+        slots: config.host.workers.len() as u32 * tasks_of_each(pool),
         beat_ns,
         // A random phase of the beats, so that nodes do not send their heartbeats at the same time.
         first_beat_ns: rng.next_u64() % beat_ns,
@@ -48,13 +49,13 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
 /// Same as [`peers`], with these settings. The state `table` shows the load and presence of the peers.
 #[must_use]
 pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Option<PeerGroup> {
-    let (peers, pool) = (config.peers.as_ref()?, config.host.pools.first()?);
-    let group = PeerGroup::new(settings, pool.id, &peers.nodes, tasks_of_each(pool));
+    let (peers, (id, pool)) = (config.peers.as_ref()?, config.host.pools.first()?);
+    let group = PeerGroup::new(settings, *id, &peers.nodes, tasks_of_each(pool));
     Some(group.shown_in(table.peers()))
 }
 
 /// Returns the number of tasks that a worker of the pool may have at once: the bound of the pool's policy, or one if
 /// the policy determines its bound at run time, such as `cfcfs`.
-fn tasks_of_each(pool: &PoolConfig) -> u32 {
-    pool.settings.policy.bound().unwrap_or(1)
+fn tasks_of_each(pool: &Pool) -> u32 {
+    pool.policy.bound().unwrap_or(1)
 }

@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
     let local_agent = config.agent.as_ref().map_or_else(String::new, |agent| {
-        let workers = quantity(agent.identities().len(), "worker");
+        let workers = quantity(agent.workers.len(), "worker");
         format!(", and agent {} with {workers}", agent.name)
     });
     print(&format!(
@@ -144,7 +144,7 @@ fn check_agent(path: &Path) -> Outcome {
     for warning in config.node().warnings() {
         print(&format!("warning: {warning}\n"))?;
     }
-    let workers = config.host.identities().len();
+    let workers = config.host.workers.len();
     let peers = config.peers.as_ref().map_or_else(String::new, |peers| {
         format!(
             ", node {} of {} without a leaf under {}",

@@ -62,13 +62,16 @@ pub struct FixedSettings {
     /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
     /// signs its workers' messages.
     pub key: Option<Key>,
+    /// At an agent: policy of the leaves, if members send queue reports under it without being probed. The agent
+    /// decides by it when a worker reports. `None` for other policies.
+    pub leaf_policy: Option<PolicySpec>,
 }
 
 impl FixedSettings {
-    /// Iterates over the keys of the file whose values differ.
+    /// Iterates over the live keys of the file whose values differ.
     pub fn differences(&self, other: &Self) -> impl Iterator<Item = &'static str> {
-        // Without `..`, so that a new setting is compared, too.
-        let Self { shared_workers, reports, replies, key } = self;
+        // Without `..`, so that a new setting is compared, too. `leaf_policy` is not live.
+        let Self { shared_workers, reports, replies, key, leaf_policy: _ } = self;
         let are_equal = [
             ("shared_workers", *shared_workers == other.shared_workers),
             ("reports", *reports == other.reports),

@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) {
 /// Checks the properties of a valid configuration on which the tables of the packet path rely.
 fn assert_fits(config: &Config) {
     assert!(!config.leaf.cores.is_empty() && !config.ports.is_empty());
-    let pools: BTreeSet<u16> = config.pools.iter().map(|pool| pool.id).collect();
+    let pools: BTreeSet<u16> = config.pools.iter().map(|(id, _)| *id).collect();
     assert_eq!(pools.len(), config.pools.len(), "pool ids are distinct");
     let mut workers = BTreeSet::new();
     for server in &config.servers {

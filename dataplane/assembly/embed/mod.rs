@@ -61,9 +61,9 @@ use wedjat_core::stage::network::NetworkError;
 use wedjat_core::state::table::{PoolSnapshot, Role};
 use wedjat_core::state::{Counters, StateError, Table, Totals};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::{Config, ConfigError, PoolConfig};
+use wedjat_desired::config::{Config, ConfigError};
 use wedjat_desired::control::{Control, Membership};
-use wedjat_desired::state::ReplyPath;
+use wedjat_desired::state::{Pool, ReplyPath};
 
 /// Settings besides the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -196,16 +196,15 @@ impl Scheduler {
             return Err(EmbedError::Fabric);
         }
         // Such a policy asks workers for their queue lengths, and the library sends no packets of its own to workers.
-        let needs_probes = |pool: &&PoolConfig| {
-            let settings = &pool.settings;
-            settings.fixed.reports == Reports::Messages && settings.policy.can_probe_by_messages()
+        let needs_probes = |pool: &Pool| {
+            pool.fixed.reports == Reports::Messages && pool.policy.can_probe_by_messages()
         };
-        if let Some(pool) = config.pools.iter().find(needs_probes) {
-            return Err(EmbedError::Probes(pool.id));
+        if let Some((id, _)) = config.pools.iter().find(|(_, pool)| needs_probes(pool)) {
+            return Err(EmbedError::Probes(*id));
         }
-        let is_direct = |pool: &&PoolConfig| pool.settings.fixed.replies == ReplyPath::Direct;
-        if let Some(pool) = config.pools.iter().find(is_direct) {
-            return Err(EmbedError::Direct(pool.id));
+        let is_direct = |pool: &Pool| pool.fixed.replies == ReplyPath::Direct;
+        if let Some((id, _)) = config.pools.iter().find(|(_, pool)| is_direct(pool)) {
+            return Err(EmbedError::Direct(*id));
         }
         let macs = macs(config, options.macs)?;
         let table = crate::table(config, ticks_hz)?;

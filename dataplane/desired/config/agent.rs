@@ -20,7 +20,6 @@ use super::cosched::{self, Job};
 use super::fault::ConfigFault;
 use super::faults::{self, ConfigError, FaultCollector, UniqueKeys, quoted, state, state_group};
 use super::peers::{self, PeersConfig};
-use super::pool::{self, PoolConfig};
 use super::port::PortConfig;
 use super::raw_agent::{PollMode, ReplyPath};
 use super::read::{File, Table};
@@ -126,8 +125,10 @@ pub struct HostConfig {
     pub payload_max: usize,
     /// Milliseconds after which the agent excludes a worker that has tasks and answers none; 0 for never.
     pub worker_timeout_ms: u64,
-    /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file.
-    pub pools: Vec<PoolConfig>,
+    /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file, with their ids.
+    pub pools: Vec<(u16, Pool)>,
+    /// Workers in the order of the pools, each with its relative speed. Each has a core of its own.
+    pub workers: Vec<(WorkerIdentity, f64)>,
     /// Maximum numbers at run time. Workers count over all pools.
     pub limits: Limits,
 }
@@ -136,18 +137,13 @@ impl HostConfig {
     /// Returns all workers in the order of the pools.
     #[must_use]
     pub fn identities(&self) -> Vec<WorkerIdentity> {
-        let identities_of = |pool: &PoolConfig| {
-            let pool_id = pool.id;
-            pool.workers.clone().into_iter().map(move |id| WorkerIdentity { id, pool: pool_id })
-        };
-        self.pools.iter().flat_map(identities_of).collect()
+        self.workers.iter().map(|(worker, _)| *worker).collect()
     }
 
     /// Returns the size of the region that workers attach to.
     #[must_use]
     pub fn shape(&self) -> RegionShape {
-        let channels =
-            self.limits.workers.max(self.pools.iter().map(|pool| pool.workers.len()).sum());
+        let channels = self.limits.workers.max(self.workers.len());
         RegionShape { channels, slots: self.slots, payload: self.payload }
     }
 }
@@ -312,38 +308,46 @@ impl HostSettings<'_> {
         }
         let pools = self.pools.iter().filter_map(|entry| pool_of(faults, entry, self.key));
         let pools: Vec<_> = pools.collect();
+        let mut seen = UniqueKeys::new();
+        let workers = self.pools.iter().flat_map(|pool| workers(faults, pool, self.key, &mut seen));
+        let workers: Vec<_> = workers.collect();
         let slots = faults.number_in(self.table, "slots", SLOTS, (2, SLOTS_MAX));
         if let Some(at) = faults.at(self.table, "slots").filter(|_| !slots.is_power_of_two()) {
             faults.note(&at, "agent.slots", slots, "a power of two");
         }
         // A proof makes a reply longer, and a trailer makes a forwarded task longer.
         let proof =
-            if pools.iter().any(|pool| pool.settings.fixed.key.is_some()) { auth::LEN } else { 0 };
+            if pools.iter().any(|(_, pool)| pool.fixed.key.is_some()) { auth::LEN } else { 0 };
         let payload_max = PAYLOAD_MAX - if self.is_v6 { V6_HEADER_EXTRA } else { 0 };
         let most = payload_max - proof - if self.forwards { VIA_LEN } else { 0 };
         let payload = faults.number_in(self.table, "payload", most, (1, most));
-        let limits =
-            self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });
+        let named = RegionShape { channels: workers.len(), slots, payload };
+        let limits = self.limits(faults, pools.len(), named);
         let shape = RegionShape { channels: limits.workers, slots, payload };
         pools_together(faults, self.pools, self.key, &shape);
         bounds(faults, self.pools, self.key, slots);
         let worker_timeout_ms = faults.number(self.table, "worker_timeout_ms");
         faults.settings.set("agent.payload", payload);
         let (name, ip) = (name.clone(), self.ip);
-        HostConfig { name, ip, slots, payload, payload_max, worker_timeout_ms, pools, limits }
+        HostConfig {
+            name,
+            ip,
+            slots,
+            payload,
+            payload_max,
+            worker_timeout_ms,
+            pools,
+            workers,
+            limits,
+        }
     }
 
     /// Returns the limits. By default they leave room for some more workers than the file names, if their
     /// rings fit.
-    fn limits(
-        &self,
-        faults: &mut FaultCollector,
-        pools: &[PoolConfig],
-        named: RegionShape,
-    ) -> Limits {
+    fn limits(&self, faults: &mut FaultCollector, pools: usize, named: RegionShape) -> Limits {
         // Least numbers of pools and workers, which the file names. Then, for each, the default with the permitted
         // range.
-        let least = (pools.len().max(1), named.channels.max(1));
+        let least = (pools.max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
         let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
         let workers = if more.is_possible() { more.channels } else { least.1 };
@@ -355,11 +359,6 @@ impl HostSettings<'_> {
         faults.check_places(self.table, pools, places, "a smaller `workers_max`");
         Limits { pools, servers: 1, workers } // one server: this host
     }
-}
-
-/// Returns the number of workers in all pools.
-fn workers(pools: &[PoolConfig]) -> usize {
-    pools.iter().map(|pool| pool.workers.len()).sum()
 }
 
 /// Returns the leaves with which workers register: one from `[agent]`, or several from `[[leaf]]`.
@@ -453,23 +452,37 @@ fn ports(faults: &mut FaultCollector, raw: &[raw::Port]) -> Vec<PortConfig> {
 }
 
 /// Returns the checked pool; `None` if its policy is invalid. `key` is the name of the pools' tables.
-fn pool_of(faults: &mut FaultCollector, raw: &raw::Pool, key: &str) -> Option<PoolConfig> {
+fn pool_of(faults: &mut FaultCollector, raw: &raw::Pool, key: &str) -> Option<(u16, Pool)> {
     let key = |last: &str| format!("{key}.{last}");
-    let listed = raw.workers.as_ref().map(|at| faults.workers(at, &key("workers")));
-    let workers = listed.unwrap_or_default();
     let policy = faults.policy(&raw.policy, &key("policy"))?;
-    let speeds = speeds(faults, raw, &workers, &key("speeds"));
     unused(faults, raw, &policy, &key);
-    let settings = pool::settings(faults, raw.table, policy);
-    let pool_key = key_of(faults, raw, key("key_file").as_str());
-    let fixed = FixedSettings { key: pool_key, ..FixedSettings::default() };
-    Some(PoolConfig {
-        id: *raw.id.get_ref(),
-        settings: Pool { fixed, ..settings },
-        workers,
-        speeds,
+    let queue = faults.queue(raw.table);
+    let fixed = FixedSettings {
+        key: key_of(faults, raw, key("key_file").as_str()),
         leaf_policy: leaf_policy(faults, raw, key("leaf_policy").as_str()),
-    })
+        ..FixedSettings::default()
+    };
+    Some((*raw.id.get_ref(), Pool { fixed, ..Pool::new(policy, queue) }))
+}
+
+/// Returns the workers of a pool with their speeds. `key` is the name of the pools' tables, and `seen` has the workers
+/// of earlier pools.
+fn workers(
+    faults: &mut FaultCollector,
+    raw: &raw::Pool,
+    key: &str,
+    seen: &mut UniqueKeys<u16>,
+) -> Vec<(WorkerIdentity, f64)> {
+    let key = |last: &str| format!("{key}.{last}");
+    let Some(at) = &raw.workers else { return Vec::new() };
+    let (pool, workers) = (*raw.id.get_ref(), faults.workers(at, &key("workers")));
+    if let Some(duplicate) = workers.iter().find(|id| seen.is_again(**id)) {
+        let found = format!("worker {duplicate} again");
+        faults.note(at, &key("workers"), found, "each worker id once");
+    }
+    let speeds = speeds(faults, raw, &workers, &key("speeds"));
+    let identities = workers.into_iter().map(|id| WorkerIdentity { id, pool });
+    identities.zip(speeds).collect()
 }
 
 /// Warns of keys without effect under this policy. In a leaf's file, the leaf also uses the speeds. `overflow` has an
@@ -569,30 +582,20 @@ fn speeds(faults: &mut FaultCollector, raw: &raw::Pool, workers: &[u16], key: &s
     speeds
 }
 
-/// Checks the pools together: their ids, their workers, and the size of the region for `shape`. `key` is the name of
-/// the pools' tables.
+/// Checks the pools together: their ids, and the size of the region for `shape`. `key` is the name of the pools' tables.
 fn pools_together(
     faults: &mut FaultCollector,
     pools: &[raw::Pool],
     key: &str,
     shape: &RegionShape,
 ) {
-    let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
         faults.note_in_file(key, &format!("no [[{key}]]"), "at least one");
     }
-    let (mut seen, mut lists) = (UniqueKeys::new(), ids::Lists::default());
-    faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
-    for at in pools.iter().flat_map(|pool| &pool.workers) {
-        let ids = lists.parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
-        if let Some(duplicate) = ids.into_iter().find(|&id| seen.is_again(id)) {
-            let found = format!("worker {duplicate} again");
-            faults.note(at, &workers_key, found, "each worker id once");
-        }
-    }
+    faults.pool_ids(pools.iter().map(|pool| &pool.id), &format!("{key}.id"));
     if shape.channels > CHANNELS_MAX {
         let found = format!("{} workers", shape.channels);
-        faults.note_in_file(&workers_key, &found, &format!("at most {CHANNELS_MAX}"));
+        faults.note_in_file(&format!("{key}.workers"), &found, &format!("at most {CHANNELS_MAX}"));
     } else if shape.channels > 0 && shape.slots.is_power_of_two() && !shape.is_possible() {
         let found = format!("{} bytes", shape.channels * shape.slots * shape.stride());
         let allowed = "at most 4 GiB for workers x slots x payload";
@@ -645,12 +648,10 @@ overflow = "refuse"
         // UDP port, payload, sender of replies and queue have their defaults.
         assert_eq!(config.sends, ReplyPath::Try);
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::from([10, 0, 2, 1]), 0, None));
-        assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
+        let ids = |pool| config.host.workers.iter().filter(move |(one, _)| one.pool == pool);
+        assert_eq!(ids(1).map(|(one, _)| one.id).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(
-            (
-                config.host.pools[1].settings.queue.tasks,
-                config.host.pools[1].settings.queue.overflow
-            ),
+            (config.host.pools[1].1.queue.tasks, config.host.pools[1].1.queue.overflow),
             (4096, Overflow::Refuse)
         );
     }
@@ -767,8 +768,8 @@ overflow = "refuse"
     fn workers_have_speeds() {
         let speeds = "policy = \"sed\"\nspeeds = { \"0,2\" = 2, 3 = 0.5 }";
         let config = parse(&GOOD.replacen("policy = \"cfcfs\"", speeds, 1)).unwrap();
-        assert_eq!(config.host.pools[0].speeds, [2.0, 1.0, 2.0, 0.5]);
-        assert_eq!(config.host.pools[1].speeds, [1.0]);
+        let speeds: Vec<_> = config.host.workers.iter().map(|(_, speed)| *speed).collect();
+        assert_eq!(speeds, [2.0, 1.0, 2.0, 0.5, 1.0]);
     }
 
     /// Two leaves in place of `leaf`.
@@ -790,7 +791,7 @@ overflow = "refuse"
             .collect();
         assert_eq!(leaves, [(1, 0), (2, 0)]);
         assert_eq!(config.leaves[1].mac, Some(Mac([2, 0, 0, 0, 0, 2])));
-        let policies = config.host.pools.iter().map(|pool| pool.leaf_policy.is_some());
+        let policies = config.host.pools.iter().map(|(_, pool)| pool.fixed.leaf_policy.is_some());
         assert_eq!(
             (policies.collect::<Vec<_>>(), config.sends),
             (vec![true, false], ReplyPath::Never)
@@ -820,7 +821,7 @@ overflow = "refuse"
         let line = format!("id = 2\nkey_file = \"{}\"", path.display());
         let text = GOOD.replacen("id = 2", &line, 1);
         let config = parse(&text).unwrap();
-        let keys = config.host.pools.iter().map(|pool| pool.settings.fixed.key.is_some());
+        let keys = config.host.pools.iter().map(|(_, pool)| pool.fixed.key.is_some());
         assert_eq!(keys.collect::<Vec<_>>(), [false, true]);
         assert_eq!(config.host.payload, PAYLOAD_MAX - auth::LEN);
         let most = |payload| text.replacen("slots = 32", &format!("payload = {payload}"), 1);

@@ -23,11 +23,10 @@ use super::fault::ConfigFault;
 use super::faults::{FaultCollector, UniqueKeys, quoted, some_ids};
 use super::keys;
 use super::leaf::{Config, LeafConfig, ServerConfig};
-use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::read::File;
 use super::{control, controller, local, port, racks, raw};
-use crate::state::{EMBEDDED_REFUSAL, Pool, ReplyPath, Spine};
+use crate::state::{EMBEDDED_REFUSAL, FixedSettings, Pool, ReplyPath, Spine};
 
 /// Returns the checked configuration, or all its faults in order of lines.
 pub fn config(
@@ -51,7 +50,7 @@ pub fn config(
     };
     let pools: Vec<_> = raw.pool.iter().filter_map(pool).collect();
     let pools_with_key: HashSet<_> =
-        pools.iter().filter(|pool| pool.settings.fixed.key.is_some()).map(|pool| pool.id).collect();
+        pools.iter().filter(|(_, pool)| pool.fixed.key.is_some()).map(|(id, _)| *id).collect();
     let servers: Vec<_> = match raw.role {
         Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
         _ => raw
@@ -142,22 +141,22 @@ fn refuse_foreign_keys(faults: &mut FaultCollector, raw: &raw::Config) {
 fn limits(
     faults: &mut FaultCollector,
     raw: &raw::Config,
-    pools: &[PoolConfig],
+    pools: &[(u16, Pool)],
     servers: &[ServerConfig],
     agent: Option<&HostConfig>,
 ) -> Limits {
     let is_spine = raw.role == Role::Spine;
-    let local = || agent.into_iter().flat_map(|agent| &agent.pools);
     let mut workers = HashMap::<_, usize>::new();
     // Workers of each pool, on servers and on the leaf's own core.
     let of_servers = servers.iter().map(|server| (server.pool, server.workers.len()));
-    for (pool, count) in of_servers.chain(local().map(|pool| (pool.id, pool.workers.len()))) {
+    let local = agent.into_iter().flat_map(|agent| &agent.workers).map(|(one, _)| (one.pool, 1));
+    for (pool, count) in of_servers.chain(local) {
         *workers.entry(pool).or_default() += count;
     }
-    let workers = |pool: &PoolConfig| workers.get(&pool.id).copied().unwrap_or(0);
+    let workers = |(id, _): &(u16, Pool)| workers.get(id).copied().unwrap_or(0);
     let named = Limits {
         pools: pools.len().max(1),
-        servers: (servers.len() + local().count()).max(1),
+        servers: (servers.len() + agent.map_or(0, |agent| agent.pools.len())).max(1),
         workers: pools.iter().map(workers).max().unwrap_or(0).max(1),
     };
     // The key's value, from the number in the file to `most`; by default at least `spare`.
@@ -188,7 +187,7 @@ fn pool(
     config: &raw::Config,
     (raw, is_local): (&raw::Pool, bool),
     spines: &[Spine],
-) -> Option<PoolConfig> {
+) -> Option<(u16, Pool)> {
     let policy = match config.role {
         Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy").map(Into::into),
         _ => faults.policy_choice(&raw.policy, "pool.policy"),
@@ -197,16 +196,24 @@ fn pool(
     let link = racks::link(faults, config, raw, spines);
     let policy = policy?;
     let reports = reports(faults, config, (raw, &policy), is_local);
-    let pool = PoolConfig::read(faults, raw, (policy, reports), (service, link));
+    let queue = faults.queue(raw.table);
+    let fixed = FixedSettings {
+        shared_workers: faults.flag(raw.table, "shared_workers").unwrap_or_default(),
+        reports,
+        replies: raw.replies.as_ref().map(|at| *at.get_ref()).unwrap_or_default(),
+        key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
+        leaf_policy: None,
+    };
+    let pool = Pool { fixed, service, link, ..Pool::new(policy, queue) };
     let refusal = match config.is_embedded {
         true => Some(EMBEDDED_REFUSAL),
-        false => pool.settings.auto_refusal(),
+        false => pool.auto_refusal(),
     };
-    let choice = pool.settings.choice();
+    let choice = pool.choice();
     if let (PolicyChoice::Auto(_), Some((reason, fix))) = (&choice, refusal) {
         faults.note(&raw.policy, "pool.policy", format!("{choice}: {reason}"), fix);
     }
-    Some(pool)
+    Some((*raw.id.get_ref(), pool))
 }
 
 /// Returns the way in which a pool's workers report their queues. Only leaves accept messages, under policies
@@ -292,7 +299,7 @@ fn warnings(
     faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
-    pools: &[PoolConfig],
+    pools: &[(u16, Pool)],
     servers: &[ServerConfig],
 ) {
     // A leaf distinguishes real replies from forged ones by their source. On a port for workers only, that is
@@ -330,12 +337,12 @@ fn warnings(
 }
 
 /// Warns of keys without effect under the pool's policy.
-fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) {
+fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[(u16, Pool)]) {
     let by_id = racks::by_id(pools);
     let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
     for entry in &raw.pool {
         let Some(pool) = pool(&entry.id).filter(|pool| !queues_tasks(pool)) else { continue };
-        let policy = &pool.settings.policy;
+        let policy = &pool.policy;
         let reason = format!("under {policy} no task waits for a worker");
         let better = "none, or a policy that queues tasks (see `wedjat policies`)";
         let queue = faults.at(entry.table, "queue");
@@ -344,7 +351,7 @@ fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) 
         faults.unused(overflow.as_ref(), "pool.overflow", &reason, better);
     }
     for entry in &raw.server {
-        let Some(policy) = pool(&entry.pool).map(|pool| &pool.settings.policy) else { continue };
+        let Some(policy) = pool(&entry.pool).map(|pool| &pool.policy) else { continue };
         if policy.entry().by_rate {
             continue;
         }
@@ -356,8 +363,8 @@ fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) 
 }
 
 /// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
-fn queues_tasks(pool: &PoolConfig) -> bool {
-    let Pool { policy, fixed, .. } = &pool.settings;
+fn queues_tasks(pool: &Pool) -> bool {
+    let Pool { policy, fixed, .. } = pool;
     let probes = fixed.reports == Reports::Messages && policy.can_probe_by_messages();
     policy.entry().holds() || probes
 }
@@ -368,12 +375,12 @@ fn queues_tasks(pool: &PoolConfig) -> bool {
 fn buffers_needed(
     leaf: &LeafConfig,
     ports: &[PortConfig],
-    pools: &[PoolConfig],
+    pools: &[(u16, Pool)],
     agent: Option<&HostConfig>,
     controller_queue: usize,
 ) -> u32 {
-    let queueing = pools.iter().filter(|pool| queues_tasks(pool));
-    let queues: usize = queueing.map(|pool| pool.settings.queue.tasks).sum();
+    let queueing = pools.iter().map(|(_, pool)| pool).filter(|pool| queues_tasks(pool));
+    let queues: usize = queueing.map(|pool| pool.queue.tasks).sum();
     let queues = queues.max(controller_queue) + agent.map_or(0, local::buffers_needed);
     if queues == 0 {
         return 0;

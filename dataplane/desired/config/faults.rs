@@ -21,6 +21,7 @@ use super::ids;
 use super::keys::{DefaultValue, Kind};
 use super::read::{File, Table, word};
 use super::settings::{Reader, Settings};
+use crate::state::QueueLimit;
 
 /// Description of an allowed host address.
 pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
@@ -376,6 +377,11 @@ impl FaultCollector {
     pub fn word<T: DeserializeOwned + Default>(&self, table: Table, name: &str) -> T {
         let text = self.text(table, name);
         text.and_then(|text| word(text.get_ref())).unwrap_or_default()
+    }
+
+    /// Reads the limit of a pool's queue.
+    pub fn queue(&mut self, table: Table) -> QueueLimit {
+        QueueLimit { tasks: self.number(table, "queue"), overflow: self.word(table, "overflow") }
     }
 
     /// Like [`FaultCollector::number`], for a number with a fraction. Returns the file's number even after a fault.

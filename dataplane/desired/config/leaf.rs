@@ -14,12 +14,11 @@ use super::control::ControlConfig;
 use super::controller::FollowConfig;
 use super::fault::ConfigFault;
 use super::faults::{FaultCollector, HOST, state, state_group};
-use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::raw;
 use super::raw_agent::PollMode;
 use super::settings::Settings;
-use crate::state::Spine;
+use crate::state::{Pool, Spine};
 
 /// Checked configuration of a leaf or spine.
 #[derive(Clone, Debug)]
@@ -34,8 +33,8 @@ pub struct Config {
     pub leaf: LeafConfig,
     /// `[[port]]`.
     pub ports: Vec<PortConfig>,
-    /// `[[pool]]`.
-    pub pools: Vec<PoolConfig>,
+    /// `[[pool]]`, with their ids.
+    pub pools: Vec<(u16, Pool)>,
     /// `[[server]]`. At a spine `[[leaf]]`: each leaf is its own only worker, with its number of workers as
     /// speed.
     pub servers: Vec<ServerConfig>,

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use wedjat_core::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
+use wedjat_core::limits::{MEMBERS_MAX, PORTS_MAX};
 use wedjat_core::policy::Runs;
 use wedjat_core::role::colocated::WireNetwork;
 
@@ -16,7 +16,7 @@ use super::agent::{self, HostConfig};
 use super::faults::{FaultCollector, quoted};
 use super::leaf::ServerConfig;
 use super::port::PortConfig;
-use super::{ids, raw};
+use super::raw;
 
 /// Checks `[agent]` and returns its configuration; `None` if the file has no such table. With faults, the caller
 /// discards the configuration.
@@ -40,9 +40,8 @@ pub fn local(
     }
     let wire = wire(ports);
     let config = agent::local(faults, entry, wire.agent);
-    pools(faults, raw, entry, servers);
-    let members =
-        config.identities().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
+    pools(faults, raw, (entry, &config), servers);
+    let members = config.workers.len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
     if members > MEMBERS_MAX {
         let found = format!("{members} workers with those of [[server]]");
         faults.note_in_file("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
@@ -57,16 +56,15 @@ pub fn wire(ports: &[PortConfig]) -> WireNetwork {
     WireNetwork::of(!ports.is_empty() && ports.iter().all(|port| port.ip.is_ipv6()))
 }
 
-/// Checks that the pools exist at the leaf, and that no `[[server]]` has a worker of the `[agent]`. `agent::local` has
-/// checked the lists themselves, so an invalid one counts as empty here.
+/// Checks that the pools exist at the leaf, and that no `[[server]]` has a worker of the `[agent]`.
 fn pools(
     faults: &mut FaultCollector,
     raw: &raw::Config,
-    entry: &raw::LocalAgentSection,
+    (entry, config): (&raw::LocalAgentSection, &HostConfig),
     servers: &[ServerConfig],
 ) {
     let ids: HashSet<_> = raw.pool.iter().map(|pool| *pool.id.get_ref()).collect();
-    let (mut owners, mut lists) = (HashMap::new(), ids::Lists::default());
+    let mut owners = HashMap::new();
     for server in servers {
         server.workers.iter().for_each(|worker| _ = owners.entry(*worker).or_insert(server.ip));
     }
@@ -75,10 +73,9 @@ fn pools(
         if !ids.contains(id) {
             faults.note(&pool.id, "agent.pool.id", id, "the id of a [[pool]]");
         }
-        let Some(at) = &pool.workers else { continue };
-        let owner_of = |id: &u16| owners.get(id).map(|ip| (*id, *ip));
-        let workers = lists.parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
-        if let Some((id, ip)) = workers.iter().find_map(owner_of) {
+        let mut workers = config.workers.iter().filter(|(worker, _)| worker.pool == *id);
+        let shared = workers.find_map(|(worker, _)| Some((worker.id, owners.get(&worker.id)?)));
+        if let (Some((id, ip)), Some(at)) = (shared, &pool.workers) {
             let found = format!("worker {id}, which server {ip} has");
             faults.note(at, "agent.pool.workers", found, "each worker id once");
         }
@@ -112,7 +109,6 @@ fn addresses(
 pub fn buffers_needed(config: &HostConfig) -> usize {
     // Tasks in the pools' queues, and in the rings of all possible workers, each of which has `slots`.
     let queues_tasks = |runs| runs == Runs::LeafHolding;
-    let queues = config.pools.iter().filter(|pool| queues_tasks(pool.settings.policy.entry().runs));
-    queues.map(|pool| pool.settings.queue.tasks).sum::<usize>()
-        + config.limits.workers * config.slots
+    let queues = config.pools.iter().filter(|(_, pool)| queues_tasks(pool.policy.entry().runs));
+    queues.map(|(_, pool)| pool.queue.tasks).sum::<usize>() + config.limits.workers * config.slots
 }

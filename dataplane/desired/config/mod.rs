@@ -23,7 +23,6 @@ mod local;
 mod node;
 #[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
 mod peers;
-mod pool;
 mod port;
 mod racks;
 mod raw;
@@ -43,7 +42,6 @@ pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, ServerConfig};
 pub use node::NodeConfig;
 pub use peers::PeersConfig;
-pub use pool::PoolConfig;
 pub use port::PortConfig;
 pub use raw_agent::{PollMode, ReplyPath};
 pub use settings::Settings;

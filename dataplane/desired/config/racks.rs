@@ -18,10 +18,9 @@ use wedjat_core::state::table::Role;
 use super::address::is_unicast;
 use super::faults::{FaultCollector, HOST, UniqueKeys, quoted};
 use super::leaf::ServerConfig;
-use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::raw;
-use crate::state::Spine;
+use crate::state::{Pool, Spine};
 
 /// Returns true if the text is a spine's file: it has a table `spine`. A leaf's file may have a list of that
 /// name.
@@ -31,8 +30,8 @@ pub fn is_spines(text: &str) -> bool {
 }
 
 /// Returns the pools by id. If several have the same id, the first one counts.
-pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
-    pools.iter().rev().map(|pool| (pool.id, pool)).collect()
+pub fn by_id(pools: &[(u16, Pool)]) -> HashMap<u16, &Pool> {
+    pools.iter().rev().map(|(id, pool)| (*id, pool)).collect()
 }
 
 /// Returns a leaf below a spine as a server with one worker, itself. Its speed is its number of workers.
@@ -185,14 +184,13 @@ pub fn services_together(
     faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
-    (pools, servers): (&[PoolConfig], &[ServerConfig]),
+    (pools, servers): (&[(u16, Pool)], &[ServerConfig]),
 ) {
     let by_id = by_id(pools);
     let addresses: HashSet<_> = servers.iter().map(|server| server.ip).collect();
     for entry in &raw.pool {
         let pool = by_id.get(entry.id.get_ref());
-        let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.settings.service))
-        else {
+        let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.service)) else {
             continue;
         };
         if addresses.contains(&ip) {

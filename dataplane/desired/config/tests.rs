@@ -53,15 +53,15 @@ fn the_reference_is_read() {
     assert_eq!(config.leaf.seed, Some(7));
     assert_eq!((config.ports[0].ip, config.ports[0].prefix), (IpAddr::from([10, 0, 1, 1]), 24));
     assert_eq!(config.ports[1].side, Side::Workers);
-    assert_eq!(config.pools[0].settings.policy.to_string(), "horus");
+    assert_eq!(config.pools[0].1.policy.to_string(), "horus");
     assert_eq!(
-        (config.pools[0].settings.queue.tasks, config.pools[0].settings.queue.overflow),
+        (config.pools[0].1.queue.tasks, config.pools[0].1.queue.overflow),
         (4096, Overflow::Drop)
     );
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
     assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
     assert_eq!(config.servers[0].speed, 1.0);
-    assert!(!config.servers[0].registers && !config.pools[0].settings.fixed.shared_workers);
+    assert!(!config.servers[0].registers && !config.pools[0].1.fixed.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 256);
 }
 
@@ -70,7 +70,7 @@ fn the_reference_is_read() {
 fn trust_settings_are_explicit() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nshared_workers = true") + "registers = true\n";
     let config = parse(&text.replace("seed = 7", "multi_packet_per_source = 9")).unwrap();
-    assert!(config.servers[0].registers && config.pools[0].settings.fixed.shared_workers);
+    assert!(config.servers[0].registers && config.pools[0].1.fixed.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 9);
     let few = parse(&GOOD.replace("seed = 7", "connections = 64")).unwrap();
     assert_eq!(few.leaf.multi_packet_per_source, 64, "at most `connections`");
@@ -83,11 +83,11 @@ fn message_reports_require_a_suitable_policy() {
         let lines = format!("\"{policy}\"\nreports = \"messages\"");
         parse(&GOOD.replace("\"horus\"", &lines))
     };
-    assert_eq!(parse(GOOD).unwrap().pools[0].settings.fixed.reports, Reports::Replies);
+    assert_eq!(parse(GOOD).unwrap().pools[0].1.fixed.reports, Reports::Replies);
     // Policies whose members choose the time of their reports.
     for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
         assert_eq!(
-            with_messages(policy).unwrap().pools[0].settings.fixed.reports,
+            with_messages(policy).unwrap().pools[0].1.fixed.reports,
             Reports::Messages,
             "{policy}"
         );
@@ -95,7 +95,7 @@ fn message_reports_require_a_suitable_policy() {
     // Policies that probe members for each task.
     for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
         assert_eq!(
-            with_messages(policy).unwrap().pools[0].settings.fixed.reports,
+            with_messages(policy).unwrap().pools[0].1.fixed.reports,
             Reports::Messages,
             "{policy}"
         );
@@ -122,8 +122,8 @@ fn message_reports_require_a_suitable_policy() {
 #[test]
 fn direct_replies_require_a_direct_path() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nreplies = \"direct\"");
-    assert_eq!(parse(GOOD).unwrap().pools[0].settings.fixed.replies, ReplyPath::Leaf);
-    assert_eq!(parse(&text).unwrap().pools[0].settings.fixed.replies, ReplyPath::Direct);
+    assert_eq!(parse(GOOD).unwrap().pools[0].1.fixed.replies, ReplyPath::Leaf);
+    assert_eq!(parse(&text).unwrap().pools[0].1.fixed.replies, ReplyPath::Direct);
     let port = "[[port]]\ndevice = \"net_memif2\"\nside = \"clients\"\nip = \"10.0.3.1/24\"\n";
     let local =
         "[agent]\nname = \"a\"\n[[agent.pool]]\nid = 1\npolicy = \"jsq\"\nworkers = \"40\"\n";
@@ -222,12 +222,12 @@ fn ipv6_is_read_and_families_must_fit_together() {
     assert_eq!(config.warnings(), [""; 0]);
     let with_messages =
         parse(&V6.replacen("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", 1)).unwrap();
-    assert_eq!(with_messages.pools[0].settings.fixed.reports, Reports::Messages);
+    assert_eq!(with_messages.pools[0].1.fixed.reports, Reports::Messages);
     let linked =
         "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]\nspine = 9\nservice = \"fd00:1::c8\"\n";
     let linked = parse(&V6.replacen("[[pool]]\n", linked, 1)).unwrap();
     assert_eq!(linked.spines, [Spine { id: 9, ip: address("fd00:1::9") }]);
-    assert_eq!(linked.pools[0].settings.service, Some(address("fd00:1::c8")));
+    assert_eq!(linked.pools[0].1.service, Some(address("fd00:1::c8")));
     let second = "[[server]]\nip = \"10.0.2.11\"\nworkers = \"4\"\npool = 1\n";
     for (old, new, parts) in [
         ("fd00:1::1/64", "fe80::1/64", &["leaf.toml:8: `port.ip`", "fd00:1::1/64"][..]),
@@ -566,12 +566,12 @@ fn a_pool_may_have_a_key() {
     mode(0o600);
     let config = parse(&text).unwrap();
     assert!(
-        config.pools[0].settings.fixed.key.is_some()
-            && parse(GOOD).unwrap().pools[0].settings.fixed.key.is_none()
+        config.pools[0].1.fixed.key.is_some()
+            && parse(GOOD).unwrap().pools[0].1.fixed.key.is_none()
     );
     assert!(config.servers[0].registers, "servers of a pool with a key register by default");
     let v6 = parse(&V6.replace("policy = \"horus\"", &line)).unwrap();
-    assert!(v6.pools[0].settings.fixed.key.is_some() && v6.servers[0].registers);
+    assert!(v6.pools[0].1.fixed.key.is_some() && v6.servers[0].registers);
     assert!(!parse(&(text.clone() + "registers = false\n")).unwrap().servers[0].registers);
     let shown = format!("{config:?}");
     assert!(!shown.contains("0001020304"), "a configuration does not show it: {shown}");
@@ -594,7 +594,7 @@ fn central_queues_need_buffers() {
     let central = GOOD.replace("\"horus\"", "\"jbsq(k=3)\"\nqueue = 20000\noverflow = \"refuse\"");
     let config = parse(&central).unwrap();
     assert_eq!(
-        (config.pools[0].settings.queue.tasks, config.pools[0].settings.queue.overflow),
+        (config.pools[0].1.queue.tasks, config.pools[0].1.queue.overflow),
         (20_000, Overflow::Refuse)
     );
     // The queue, and twice the 1024 slots of each of the two ports.
@@ -745,7 +745,7 @@ fn a_spines_file_has_leaves_for_workers() {
     let config = Config::parse(Path::new("spine.toml"), SPINE).unwrap();
     // A leaf counts as silent after 30 ms by default.
     assert_eq!((config.role, config.leaf.id, config.leaf.worker_timeout_ms), (Role::Spine, 90, 30));
-    assert_eq!(config.pools[0].settings.service, Some(IpAddr::from([10, 0, 1, 100])));
+    assert_eq!(config.pools[0].1.service, Some(IpAddr::from([10, 0, 1, 100])));
     let leaves: Vec<_> = config.servers.iter().map(|one| (&one.workers[..], one.speed)).collect();
     assert_eq!(leaves, [(&[7][..], 32.0), (&[8][..], 16.0)]);
     // The default of `leaves_max`, for leaves and for members of a pool.
@@ -758,10 +758,7 @@ fn a_spines_file_has_leaves_for_workers() {
     ]);
     let text = over_v6.fold(SPINE.to_owned(), |text, (old, new)| text.replace(old, new));
     let v6 = Config::parse(Path::new("spine.toml"), &text).unwrap();
-    assert_eq!(
-        v6.pools[0].settings.service.map(|ip| ip.to_string()).as_deref(),
-        Some("fd00:1::100")
-    );
+    assert_eq!(v6.pools[0].1.service.map(|ip| ip.to_string()).as_deref(), Some("fd00:1::100"));
     assert!(v6.servers.iter().all(|leaf| leaf.ip.is_ipv6()));
     for (old, new, part) in [
         ("fd00:3::12", "10.0.3.12", "`leaf.ip`"),
@@ -824,10 +821,10 @@ fn leaf_names_spines_and_signal_settings() {
     let parse = |keys: &str| Config::parse(Path::new("leaf.toml"), &linked(keys));
     let config = parse("spine = 90\nservice = \"10.0.9.1\"").unwrap();
     let link = (Spine { id: 90, ip: IpAddr::from([10, 0, 1, 3]) }, Protocol::Paper);
-    assert_eq!((config.spines.len(), config.pools[0].settings.link), (1, Some(link)));
+    assert_eq!((config.spines.len(), config.pools[0].1.link), (1, Some(link)));
     let protocol_for = |signals: &str| {
         let config = parse(&format!("spine = 90\nsignals = \"{signals}\"")).unwrap();
-        config.pools[0].settings.link.unwrap().1
+        config.pools[0].1.link.unwrap().1
     };
     assert_eq!(
         (protocol_for("every-reply"), protocol_for("none")),

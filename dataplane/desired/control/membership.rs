@@ -15,6 +15,7 @@ use std::time::SystemTime;
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{Core, Dispatcher, stream_seed};
+use wedjat_core::ring::WorkerIdentity;
 use wedjat_core::role::colocated;
 use wedjat_core::stage::Network;
 use wedjat_core::stage::auth::{ReplyAuthenticator, first_accepted};
@@ -23,7 +24,7 @@ use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use wedjat_core::state::{Neighbours, Table};
 use wedjat_core::wire::ether::Mac;
 
-use crate::config::{Config, HostConfig, PoolConfig};
+use crate::config::{Config, HostConfig, ServerConfig};
 use crate::state::{self, Desired, ReplyPath, Spine, WorkerKey};
 
 /// A worker host, as one `[[server]]` entry of the configuration describes it.
@@ -168,25 +169,19 @@ impl Membership {
     /// its `[agent]`.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let pool =
-            |pool: &PoolConfig| Some(Pool::new(pool.id, pool.settings.clone(), config.leaf.limits));
-        let mut membership = Self {
-            epoch: 1,
-            servers: Vec::new(),
-            spines: config.spines.iter().copied().map(Some).collect(),
-            pools: config.pools.iter().map(pool).collect(),
-        };
-        for server in &config.servers {
-            let &crate::config::ServerConfig { ip, mac, registers, speed, .. } = server;
-            let speeds = vec![speed; server.workers.len()];
-            membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
+        let mut membership = Self::of_pools(&config.pools, config.leaf.limits);
+        membership.spines = config.spines.iter().copied().map(Some).collect();
+        for &ServerConfig { ip, mac, ref workers, pool, speed, registers } in &config.servers {
+            let workers = workers.iter().map(|&id| (WorkerIdentity { id, pool }, speed));
+            membership.add((ip, mac, registers), workers);
         }
-        let local =
-            config.agent.iter().flat_map(|host| host.pools.iter().map(move |pool| (host, pool)));
-        for (host, pool) in local {
+        if let Some(host) = &config.agent {
             // The link to the agent inside the process has fixed addresses.
             let local_server = (host.ip, Some(colocated::AGENT_MAC), true);
-            membership.add(local_server, pool.id, &pool.workers, &pool.speeds);
+            for (id, _) in &host.pools {
+                let workers = host.workers.iter().filter(|(worker, _)| worker.pool == *id);
+                membership.add(local_server, workers.copied());
+            }
         }
         membership
     }
@@ -203,31 +198,30 @@ impl Membership {
     /// Returns the membership of an agent: the workers of a host, its only server.
     #[must_use]
     pub fn of_host(host: &HostConfig) -> Self {
-        let host_server =
-            Server { ip: host.ip, mac: None, registers: true, is_leaving: false, former_ip: None };
-        let pool = |pool: &PoolConfig| {
-            let workers = pool.workers.iter().zip(&pool.speeds);
-            let members = workers.map(|(&id, &speed)| Some(Worker::new(id, 0, speed))).collect();
-            Some(Pool { members, ..Pool::new(pool.id, pool.settings.clone(), host.limits) })
-        };
-        let pools = host.pools.iter().map(pool).collect();
-        Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }
+        let mut membership = Self::of_pools(&host.pools, host.limits);
+        membership.add((host.ip, None, true), host.workers.iter().copied());
+        membership
     }
 
-    /// Adds a server, and its workers to the pool with this id. `speeds` has the speed of each worker.
+    /// Returns the first membership with these pools, and without servers.
+    fn of_pools(pools: &[(u16, state::Pool)], limits: Limits) -> Self {
+        let pools = pools.iter().map(|(id, pool)| Some(Pool::new(*id, pool.clone(), limits)));
+        Self { epoch: 1, servers: Vec::new(), spines: Vec::new(), pools: pools.collect() }
+    }
+
+    /// Adds a server, and its workers with their speeds to their pools.
     fn add(
         &mut self,
         (ip, mac, registers): (IpAddr, Option<Mac>, bool),
-        pool: u16,
-        workers: &[u16],
-        speeds: &[f64],
+        workers: impl Iterator<Item = (WorkerIdentity, f64)>,
     ) {
         let server = self.servers.len() as u16;
         self.servers.push(Some(Server { ip, mac, registers, is_leaving: false, former_ip: None }));
-        let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
-        let workers =
-            workers.iter().zip(speeds).map(|(&id, &speed)| Some(Worker::new(id, server, speed)));
-        pool.into_iter().for_each(|pool| pool.members.extend(workers.clone()));
+        for (WorkerIdentity { id, pool }, speed) in workers {
+            let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
+            let worker = Some(Worker::new(id, server, speed));
+            pool.into_iter().for_each(|pool| pool.members.push(worker));
+        }
     }
 
     /// Returns the entries of the state file: epoch, and the ids of servers, pools and workers by place.

@@ -169,7 +169,7 @@ impl Side {
     fn new(key: Option<Key>) -> Result<Self, Box<dyn Error>> {
         let authenticated = key.is_some();
         let mut config = Config::parse(Path::new("bench-auth"), CONFIG)?;
-        config.pools[0].settings.fixed.key = key;
+        config.pools[0].1.fixed.key = key;
         let mut scheduler =
             Scheduler::new(&config, &Options { ticks_hz: 1_000_000_000, macs: &[] })?;
         let context = scheduler.context(0).ok_or("the configuration has a core")?;
