@@ -990,7 +990,7 @@ fn counts_of_the_design_stay_low() {
     let counts = [
         ("files that name a configuration key", key.unwrap(), 3),
         ("files that name a live property", change.unwrap(), 5),
-        ("types for the concept \"pool\"", pools.len(), 11),
+        ("types for the concept \"pool\"", pools.len(), 9),
         ("comparisons of desired states", differences.len(), 2),
         ("parsers of commands", parsers.len(), 1),
         ("lines that depend on a feature", lines_of_features().len(), 19),

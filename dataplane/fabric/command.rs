@@ -192,6 +192,7 @@ fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
         spines: count(values, "spines", 0, MEMBERS_MAX)?,
         address: values.parsed("address", HOST)?,
         admits: count(values, "admits", 0, FABRIC_WORKERS_MAX)?,
+        spine: None,
     })
 }
 

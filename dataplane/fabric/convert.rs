@@ -16,7 +16,7 @@ use super::command::CommandError;
 use super::fabric::PoolSettings;
 use super::generated as proto;
 use super::place::Placement;
-use super::view::{NodeId, PoolView, Position, View};
+use super::view::{NodeId, Position, View};
 
 /// Version of the protocol between controllers and nodes. A controller refuses nodes with another one.
 pub const PROTOCOL: u32 = 1;
@@ -60,10 +60,10 @@ pub fn address(text: &str) -> Result<IpAddr, MessageError> {
     text.parse().or_else(|_| invalid(format!("address {start:?}")))
 }
 
-/// Returns the message for a pool, for a node or for the topology that operators read. `spine` is the pool's spine at a
-/// leaf, if it has one.
+/// Returns the message for a pool, for a node or for the topology that operators read.
 #[must_use]
-pub fn pool(id: u16, settings: &PoolSettings, spine: Option<Spine>) -> proto::Pool {
+pub fn pool(id: u16, settings: &PoolSettings) -> proto::Pool {
+    let spine = settings.spine;
     proto::Pool {
         id: id.into(),
         policy: settings.policy.clone(),
@@ -82,7 +82,7 @@ pub fn pool(id: u16, settings: &PoolSettings, spine: Option<Spine>) -> proto::Po
 }
 
 /// Returns the pool in a message, with its id.
-fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
+fn pool_settings(pool: proto::Pool) -> Result<(u16, PoolSettings), MessageError> {
     let size = |value: u64| usize::try_from(value).or_else(|_| invalid(format!("{value}")));
     let spine = match &pool.spine_address[..] {
         "" => None,
@@ -101,8 +101,9 @@ fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
         spines: size(pool.spines)?,
         address: if pool.address.is_empty() { None } else { Some(address(&pool.address)?) },
         admits: size(pool.admits)?,
+        spine,
     };
-    Ok((to_u16(pool.id)?, PoolView { settings, spine }))
+    Ok((to_u16(pool.id)?, settings))
 }
 
 /// Returns the message that sends a delta to a node. With `snapshot`, `delta` is the node's whole view.
@@ -111,7 +112,7 @@ pub fn message(
     term: u64,
     version: u64,
     snapshot: bool,
-    delta: &Delta<PoolView>,
+    delta: &Delta<PoolSettings>,
 ) -> proto::FollowReply {
     let put = &delta.put;
     let servers = put.servers.iter().flat_map(|(ip, entries)| {
@@ -140,7 +141,7 @@ pub fn message(
         term,
         version,
         snapshot,
-        pools: put.pools.iter().map(|(&id, view)| pool(id, &view.settings, view.spine)).collect(),
+        pools: put.pools.iter().map(|(&id, settings)| pool(id, settings)).collect(),
         servers: servers.collect(),
         workers: group_equal(&put.workers),
         racks: put.workers.iter().filter_map(rack).collect(),
@@ -172,10 +173,10 @@ fn group_equal(all: &BTreeMap<WorkerKey, Worker>) -> Vec<proto::Workers> {
 ///
 /// # Errors
 /// If a part of the message is invalid. The error describes it.
-pub fn delta(from: proto::FollowReply) -> Result<Delta<PoolView>, MessageError> {
+pub fn delta(from: proto::FollowReply) -> Result<Delta<PoolSettings>, MessageError> {
     let mut put = View::default();
     for message in from.pools {
-        let (id, pool) = pool_view(message)?;
+        let (id, pool) = pool_settings(message)?;
         put.pools.insert(id, pool);
     }
     for message in from.servers {

@@ -71,7 +71,7 @@ impl Fabric {
         if !is_up(&id) || can_serve(&id) || !self.spines.keys().any(can_serve) {
             return false;
         }
-        let links = self.pools.values().flat_map(|pool| &pool.links);
+        let links = self.links.values().flat_map(|links| links.iter());
         let leaves = links.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
         let leaves: BTreeSet<u16> = leaves.filter(|&leaf| follows(NodeId::Leaf(leaf))).collect();
         !leaves.is_empty() && leaves.into_iter().all(reports_silent)
@@ -217,7 +217,7 @@ impl Draft {
 
     /// Returns the settings of a pool, or the error for an unknown id.
     fn settings(&self, pool: u16) -> DecideResult<PoolSettings> {
-        let settings = self.fabric.pools.get(&pool).map(|pool| pool.settings.clone());
+        let settings = self.fabric.pools.get(&pool).cloned().map(Arc::unwrap_or_clone);
         settings.ok_or_else(|| unknown(format!("pool {pool}")))
     }
 
@@ -327,7 +327,7 @@ impl Draft {
 
     /// Adds or replaces a pool, unless it has these settings already.
     fn put_pool(&mut self, id: u16, settings: PoolSettings) {
-        if self.fabric.pools.get(&id).is_none_or(|pool| pool.settings != settings) {
+        if self.fabric.pools.get(&id).is_none_or(|old| **old != settings) {
             self.push(Event::Pool { id, settings });
         }
     }
@@ -449,7 +449,7 @@ impl Draft {
     /// command. Only pools whose racks, number of spines or spines differ from `before` need new links.
     fn settle(&mut self, before: &Fabric) {
         let fabric = &self.fabric;
-        let is_short = |id: &u16| fabric.members(*id) < fabric.pools[id].settings.workers;
+        let is_short = |id: &u16| fabric.members(*id) < fabric.pools[id].workers;
         let short: Vec<u16> = fabric.pools.keys().copied().filter(is_short).collect();
         let mut free = if short.is_empty() { 0 } else { self.free_count() };
         for pool in short {
@@ -477,7 +477,7 @@ impl Draft {
         }
         let has_other_spine_count = |id: &u16| {
             let (pool, old) = (&fabric.pools[id], before.pools.get(id));
-            old.is_none_or(|old| old.settings.spines != pool.settings.spines)
+            old.is_none_or(|old| old.spines != pool.spines)
         };
         let mut affected: BTreeSet<u16> =
             fabric.pools.keys().copied().filter(has_other_spine_count).collect();
@@ -502,9 +502,7 @@ impl Draft {
 
     /// Takes free workers for a pool that lacks workers, by its placement. Returns the number of workers taken.
     fn fill(&mut self, pool: u16) -> usize {
-        let Some(settings) = self.fabric.pools.get(&pool).map(|pool| &pool.settings) else {
-            return 0;
-        };
+        let Some(settings) = self.fabric.pools.get(&pool) else { return 0 };
         let (wanted, placement) = (settings.workers, settings.placement);
         let wanted = wanted.saturating_sub(self.fabric.members(pool));
         if wanted == 0 {
@@ -558,21 +556,22 @@ impl Draft {
     /// Links a pool's racks to spines, with one event for each link that differs from the current one. `spines` holds
     /// the number of links of each spine that is up, and is updated.
     fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
-        let Some(state) = self.fabric.pools.get(&pool).cloned() else { return };
+        let Some(settings) = self.fabric.pools.get(&pool) else { return };
+        let current = self.fabric.links.get(&pool).cloned().unwrap_or_default();
         let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();
-        let links = assign_spines(&racks, &state.links, state.settings.spines, spines);
+        let links = assign_spines(&racks, &current, settings.spines, spines);
         // Counts one link of a spine more or less. A spine that is down has no number.
         let mut count = |spine: Option<u16>, more: bool| {
             let links = spine.and_then(|spine| spines.get_mut(&spine));
             links.into_iter().for_each(|links| *links = if more { *links + 1 } else { *links - 1 });
         };
         // Racks without a link in the result.
-        for (&leaf, &old) in state.links.iter().filter(|(leaf, _)| !links.contains_key(leaf)) {
+        for (&leaf, &old) in current.iter().filter(|(leaf, _)| !links.contains_key(leaf)) {
             count(Some(old), false);
             self.push(Event::Link { pool, leaf, spine: None });
         }
         for (leaf, spine) in links {
-            let old = state.links.get(&leaf).copied();
+            let old = current.get(&leaf).copied();
             if old != Some(spine) {
                 count(old, false);
                 count(Some(spine), true);

@@ -416,16 +416,15 @@ pub(super) fn notes(fabric: &Fabric) -> Vec<String> {
     let up = fabric.spine_links().len();
     let mut notes = Vec::new();
     for (&id, pool) in &fabric.pools {
-        let (has, wanted) = (fabric.members(id), pool.settings.workers);
+        let (has, wanted) = (fabric.members(id), pool.workers);
         if has < wanted {
             notes.push(format!(
                 "pool {id} has {has} of {}; add servers",
                 wedjat_core::quantity(wanted, "worker")
             ));
         }
-        if pool.settings.spines > up {
-            notes
-                .push(format!("pool {id} has {up} of {} spines; add spines", pool.settings.spines));
+        if pool.spines > up {
+            notes.push(format!("pool {id} has {up} of {} spines; add spines", pool.spines));
         }
     }
     notes

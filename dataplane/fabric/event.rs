@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use wedjat_core::wire::ether::Mac;
 
-use super::fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
+use super::fabric::{Fabric, Leaf, PoolSettings, Server, Spine, Worker};
 
 /// Ids, serialized as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,20 +130,21 @@ impl Fabric {
                 (leaf.ip, leaf.is_failed) = (ip, is_failed);
             }
             Event::LeafGone { id } => _ = self.leaves.remove(id),
-            Event::Pool { id, settings } => match self.pools.get_mut(id) {
-                Some(pool) => Arc::make_mut(pool).settings = settings.clone(),
-                None => {
-                    let pool = Pool { settings: settings.clone(), links: Default::default() };
-                    self.pools.insert(*id, Arc::new(pool));
-                }
-            },
+            Event::Pool { id, settings } => {
+                self.pools.insert(*id, Arc::new(settings.clone()));
+            }
             Event::PoolGone { id } => self.end_pool(*id),
             &Event::Link { pool, leaf, spine } => {
-                let Some(pool) = self.pools.get_mut(&pool) else { return };
-                let links = &mut Arc::make_mut(pool).links;
+                if !self.pools.contains_key(&pool) {
+                    return;
+                }
+                let links = Arc::make_mut(self.links.entry(pool).or_default());
                 match spine {
                     Some(spine) => _ = links.insert(leaf, spine),
                     None => _ = links.remove(&leaf),
+                }
+                if links.is_empty() {
+                    self.links.remove(&pool);
                 }
             }
             Event::Server { leaf, .. }
@@ -156,9 +157,10 @@ impl Fabric {
         }
     }
 
-    /// Removes a pool and its number in `members`. Its workers stay in their racks, without a pool.
+    /// Removes a pool, its links and its number in `members`. Its workers stay in their racks, without a pool.
     fn end_pool(&mut self, id: u16) {
         self.pools.remove(&id);
+        self.links.remove(&id);
         self.members.remove(&id);
         for leaf in self.leaves.values_mut().filter(|leaf| leaf.pools.contains_key(&id)) {
             let leaf = Arc::make_mut(leaf);
@@ -179,12 +181,12 @@ impl Fabric {
         };
         let mut events: Vec<_> = self.spines.iter().map(spine).collect();
         for (&id, pool) in &self.pools {
-            events.push(Event::Pool { id, settings: pool.settings.clone() });
+            events.push(Event::Pool { id, settings: PoolSettings::clone(pool) });
         }
         self.leaves.iter().for_each(|(&id, leaf)| leaf.events(id, &mut events));
-        for (&id, pool) in &self.pools {
-            let link = |(&leaf, &spine)| Event::Link { pool: id, leaf, spine: Some(spine) };
-            events.extend(pool.links.iter().map(link));
+        for (&pool, links) in &self.links {
+            let link = |(&leaf, &spine)| Event::Link { pool, leaf, spine: Some(spine) };
+            events.extend(links.iter().map(link));
         }
         events
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::state::QueueLimit;
+use wedjat_desired::state::{self, QueueLimit};
 
 use super::place::Placement;
 
@@ -109,7 +109,7 @@ impl Leaf {
     }
 }
 
-/// Settings of a pool.
+/// Pool: its settings, in the fabric and in views. The workers themselves name their pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSettings {
     /// Policy of the leaves, over workers.
@@ -131,16 +131,14 @@ pub struct PoolSettings {
     pub address: Option<IpAddr>,
     /// Maximum size, in workers, to which the pool grows by workers that register for it; 0 if it admits none.
     pub admits: usize,
+    /// In a leaf's view: spine that this rack of the pool is linked to. `None` for a pool without spines, in other
+    /// views, and in the fabric, which has `links`.
+    #[serde(skip)]
+    pub spine: Option<state::Spine>,
 }
 
-/// Pool: its settings and links. The workers themselves name their pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
-    /// Settings of the pool.
-    pub settings: PoolSettings,
-    /// Links: the id of the spine of each of its racks, by leaf. Empty if clients send to leaves.
-    pub links: BTreeMap<u16, u16>,
-}
+/// Links of a pool: the id of the spine of each of its racks, by leaf.
+pub type Links = BTreeMap<u16, u16>;
 
 /// Whole fabric at one version.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,7 +150,9 @@ pub struct Fabric {
     /// Leaves, by id.
     pub leaves: BTreeMap<u16, Arc<Leaf>>,
     /// Pools, by id.
-    pub pools: BTreeMap<u16, Arc<Pool>>,
+    pub pools: BTreeMap<u16, Arc<PoolSettings>>,
+    /// Links of the pools, by id. Pools whose clients send to leaves are absent.
+    pub links: BTreeMap<u16, Arc<Links>>,
     /// Number of workers that each pool has in all racks. Pools without workers are absent.
     pub(super) members: BTreeMap<u16, usize>,
 }
@@ -182,7 +182,7 @@ impl Fabric {
     pub fn spine_links(&self) -> BTreeMap<u16, usize> {
         let up = self.spines.iter().filter(|(_, spine)| !spine.is_failed);
         let mut links: BTreeMap<u16, usize> = up.map(|(&id, _)| (id, 0)).collect();
-        for spine in self.pools.values().flat_map(|pool| pool.links.values()) {
+        for spine in self.links.values().flat_map(|links| links.values()) {
             links.entry(*spine).and_modify(|count| *count += 1);
         }
         links
@@ -193,7 +193,7 @@ impl Fabric {
         let leaves = self.leaves.values().map(|leaf| leaf.ip);
         let servers = self.leaves.values().flat_map(|leaf| leaf.servers.keys().copied());
         let spines = self.spines.values().map(|spine| spine.ip);
-        let pools = self.pools.values().filter_map(|pool| pool.settings.address);
+        let pools = self.pools.values().filter_map(|pool| pool.address);
         leaves.chain(servers).chain(spines).chain(pools)
     }
 
@@ -202,7 +202,7 @@ impl Fabric {
     pub fn owner_of(&self, ip: IpAddr) -> Option<String> {
         let spine = self.spines.iter().find(|(_, spine)| spine.ip == ip);
         let leaf = || self.leaves.iter().find(|(_, leaf)| leaf.ip == ip);
-        let pool = || self.pools.iter().find(|(_, pool)| pool.settings.address == Some(ip));
+        let pool = || self.pools.iter().find(|(_, pool)| pool.address == Some(ip));
         spine
             .map(|(id, _)| format!("spine {id}"))
             .or_else(|| leaf().map(|(id, _)| format!("leaf {id}")))
@@ -246,17 +246,18 @@ impl Fabric {
 
     /// Adds the inconsistencies of a pool in its links, its number of workers and its size. Its links must be even: the
     /// spines' numbers of links differ by at most one.
-    fn check_pool(&self, faults: &mut Vec<String>, id: u16, pool: &Pool) {
+    fn check_pool(&self, faults: &mut Vec<String>, id: u16, pool: &PoolSettings) {
         let racks: BTreeSet<u16> = self.racks(id).map(|(leaf, _)| leaf).collect();
         let up = self.spines.values().filter(|spine| !spine.is_failed).count();
         // Number of spines that must have a link. Each rack has one spine, so it is at most the number of racks.
-        let spines = pool.settings.spines.min(racks.len()).min(up);
-        let linked: BTreeSet<u16> = pool.links.keys().copied().collect();
+        let spines = pool.spines.min(racks.len()).min(up);
+        let links = self.links.get(&id).cloned().unwrap_or_default();
+        let linked: BTreeSet<u16> = links.keys().copied().collect();
         if linked != if spines == 0 { BTreeSet::new() } else { racks } {
-            faults.push(format!("pool {id} has other racks than links {:?}", pool.links));
+            faults.push(format!("pool {id} has other racks than links {links:?}"));
         }
         let mut links_per_spine = BTreeMap::<u16, usize>::new();
-        for spine in pool.links.values() {
+        for spine in links.values() {
             *links_per_spine.entry(*spine).or_default() += 1;
             if self.spines.get(spine).is_none_or(|spine| spine.is_failed) {
                 faults.push(format!("pool {id} is linked to spine {spine}, which is not up"));
@@ -274,7 +275,7 @@ impl Fabric {
         if self.members(id) != members {
             faults.push(format!("pool {id} counts {}, and has {members}", self.members(id)));
         }
-        let wanted = pool.settings.workers.max(pool.settings.admits);
+        let wanted = pool.workers.max(pool.admits);
         if self.members(id) > wanted {
             faults.push(format!("pool {id} has more than {wanted} workers"));
         }

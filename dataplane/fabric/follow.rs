@@ -32,9 +32,10 @@ use wedjat_desired::state::{Desired, Pool, Server};
 
 use super::client::connect;
 use super::convert;
+use super::fabric::PoolSettings;
 use super::generated as proto;
 use super::generated::follow_request::Message;
-use super::view::{NodeId, PoolView, Position, View};
+use super::view::{NodeId, Position, View};
 
 /// Delay before the next round over all controllers: the first, and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
@@ -370,7 +371,7 @@ fn presences(node: &NodeSnapshot) -> proto::Seen {
 /// # Errors
 /// If this release does not know a policy. The error is the reason.
 pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
-    let pool = |(&id, pool): (&u16, &PoolView)| Ok((id, pool_of(node, id, pool)?));
+    let pool = |(&id, pool): (&u16, &PoolSettings)| Ok((id, pool_of(node, id, pool)?));
     let pools = view.pools.iter().map(pool).collect::<Result<_, String>>()?;
     let mut wanted =
         Desired { pools, servers: view.servers.clone(), workers: view.workers.clone() };
@@ -395,8 +396,7 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
 }
 
 /// Returns the settings of a pool at this node.
-fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
-    let settings = &pool.settings;
+fn pool_of(node: NodeId, id: u16, settings: &PoolSettings) -> Result<Pool, String> {
     let fault = |error| format!("pool {id}: {error}");
     let parse = |policy: &str| policy.parse::<PolicySpec>().map_err(fault);
     let spine_policy = parse(&settings.spine_policy)?;
@@ -410,7 +410,7 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     // Spines and leaves share the pool's address. Without spines, clients use the leaf's own. Agents serve no clients.
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
     let service = settings.address.filter(|_| has_service);
-    let link = pool.spine.map(|spine| (spine, signals));
+    let link = settings.spine.map(|spine| (spine, signals));
     // Placeholders for settings that the controller does not know: the node keeps those of its file.
     Ok(Pool { service, link, ..Pool::new(policy, settings.queue) })
 }

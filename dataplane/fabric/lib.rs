@@ -31,13 +31,13 @@ pub use command::{Command, CommandError, FABRIC_WORKERS_MAX};
 pub use convert::{MessageError, delta, hello};
 pub use desk::ControllerRole;
 pub use event::{Event, Ids};
-pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
+pub use fabric::{Fabric, Leaf, Links, PoolSettings, Server, Spine, Worker};
 pub use follow::{FollowerThread, wanted};
 pub use lease::{Clock, Lease};
 pub use place::{Placement, Rack, assign_spines, choose_workers};
 pub use server::{Controller, ControllerError};
 pub use store::{StoreError, create_file};
-pub use view::{NodeId, PoolView, Position, View};
+pub use view::{NodeId, Position, View};
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ use super::desk::{
     AskError, CommandRequest, CommandResult, ControllerRole, Request as DeskRequest, RoleReader,
     notes,
 };
-use super::fabric::{Fabric, Leaf, Pool};
+use super::fabric::{Fabric, Leaf, PoolSettings};
 use super::generated as proto;
 use super::generated::fabric_server::Fabric as Calls;
 use super::generated::follow_request::Message;
@@ -486,14 +486,15 @@ fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::Topol
 }
 
 /// Returns a pool for the topology, with its racks and their spines.
-fn pool(fabric: &Fabric, id: u16, pool: &Pool) -> proto::TopologyPool {
+fn pool(fabric: &Fabric, id: u16, settings: &PoolSettings) -> proto::TopologyPool {
+    let links = fabric.links.get(&id).cloned().unwrap_or_default();
     let rack = |(leaf, workers)| proto::TopologyRack {
         leaf: u32::from(leaf),
         workers,
-        spine: pool.links.get(&leaf).copied().map(u32::from),
+        spine: links.get(&leaf).copied().map(u32::from),
     };
     proto::TopologyPool {
-        pool: Some(convert::pool(id, &pool.settings, None)),
+        pool: Some(convert::pool(id, settings)),
         members: fabric.members(id) as u64,
         racks: fabric.racks(id).map(rack).collect(),
     }

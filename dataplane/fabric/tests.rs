@@ -62,7 +62,7 @@ fn racks_of(fabric: &Fabric, pool: u16) -> Vec<(u16, u32)> {
 fn pool_gets_workers_and_spines_by_strategy() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     assert_eq!(racks_of(&fabric, 7), [(1, 2), (2, 2), (3, 2), (4, 2)]);
-    assert_eq!(fabric.pools[&7].links, [(1, 1), (2, 1), (3, 2), (4, 2)].into());
+    assert_eq!(*fabric.links[&7], [(1, 1), (2, 1), (3, 2), (4, 2)].into());
     // One worker of each server.
     let members =
         |leaf: u16| fabric.leaves[&leaf].workers.iter().filter(|(_, one)| one.pool == Some(7));
@@ -71,7 +71,7 @@ fn pool_gets_workers_and_spines_by_strategy() {
     // It packs: 6 free workers of one rack, and 3 of another.
     let fabric = after(&fabric, "add-pool workers=9 policy=racksched placement=pack");
     assert_eq!(racks_of(&fabric, 1), [(1, 6), (2, 3)]);
-    assert_eq!(fabric.pools[&1].settings.spine_policy, "racksched");
+    assert_eq!(fabric.pools[&1].spine_policy, "racksched");
     // Pool 1 has no spines. The speed of a rack at a spine is its number of workers.
     let view = fabric.view(NodeId::Spine(1));
     let racks: Vec<_> = view.workers.keys().copied().collect();
@@ -118,9 +118,9 @@ fn spine_is_down_after_all_heartbeats_end() {
 fn only_failed_parts_are_replaced() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     let failed = after(&fabric, "fail-spine id=1");
-    assert!(failed.pools[&7].links.values().all(|spine| *spine == 2));
+    assert!(failed.links[&7].values().all(|spine| *spine == 2));
     let restored = after(&failed, "restore-spine id=1");
-    assert_eq!(restored.pools[&7].links.values().filter(|spine| **spine == 1).count(), 2);
+    assert_eq!(restored.links[&7].values().filter(|spine| **spine == 1).count(), 2);
     // Other racks replace the two workers of leaf 2. Its return moves none back.
     let without_leaf = after(&fabric, "fail-leaf id=2");
     assert_eq!(racks_of(&without_leaf, 7), [(1, 3), (3, 3), (4, 2)]);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use wedjat_desired::state::{Delta, Desired, Server, Spine, Worker};
 
-use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
+use super::fabric::{Fabric, Leaf, PoolSettings};
 
 /// Node of a fabric: a process that follows the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,19 +52,10 @@ impl fmt::Display for Position {
     }
 }
 
-/// Pool in a node's view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolView {
-    /// Settings of the pool.
-    pub settings: PoolSettings,
-    /// For a leaf: spine that this rack of the pool is linked to. `None` for a pool without spines, and at other nodes.
-    pub spine: Option<Spine>,
-}
-
 /// Part of a fabric that one node receives. `Desired` has the pools, servers and workers of a node. The key of a worker
 /// is `(None, worker)`. The workers of a spine's pool are racks, with key `(Some(pool), leaf)`; the speed of a rack is
 /// its number of workers in the pool.
-pub type View = Desired<PoolView>;
+pub type View = Desired<PoolSettings>;
 
 impl Fabric {
     /// Returns true if the fabric has this node. The controller refuses to serve other nodes.
@@ -103,14 +94,18 @@ impl Fabric {
         }
     }
 
-    /// Returns the pools that are new or differ from those of `before`. Compares pointers, because versions share
-    /// unchanged pools. Omits removed pools.
+    /// Returns the pools that are new, or whose settings or links differ from those of `before`. Compares pointers,
+    /// because versions share unchanged ones. Omits removed pools.
     #[must_use]
     pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
-        let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
-            before.pools.get(id).is_some_and(|old| Arc::ptr_eq(old, pool))
+        fn differ<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+            one.map(Arc::as_ptr) != other.map(Arc::as_ptr)
+        }
+        let is_changed = |id: &u16| {
+            differ(self.pools.get(id), before.pools.get(id))
+                || differ(self.links.get(id), before.links.get(id))
         };
-        self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
+        self.pools.keys().copied().filter(is_changed).collect()
     }
 
     /// Returns the delta from `old_view`, the leaf's view of the fabric `before`, to its view of this fabric. Compares
@@ -127,7 +122,7 @@ impl Fabric {
         node: NodeId,
         old_view: &View,
         changed: &[u16],
-    ) -> Option<Delta<PoolView>> {
+    ) -> Option<Delta<PoolSettings>> {
         let NodeId::Leaf(id) = node else { return None };
         let (leaf, old) = (self.leaves.get(&id)?, before.leaves.get(&id)?);
         if !Arc::ptr_eq(leaf, old) || self.spines != before.spines {
@@ -144,11 +139,11 @@ impl Fabric {
     }
 
     /// Returns a pool in this leaf's view, with the spine that it is linked to; `None` for an unknown pool.
-    fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
-        let entry = self.pools.get(&pool)?;
+    fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolSettings> {
+        let settings = PoolSettings::clone(self.pools.get(&pool)?);
         let spine = |&id| Some(Spine { id, ip: self.spines.get(&id)?.ip });
-        let spine = entry.links.get(&leaf).and_then(spine);
-        Some(PoolView { settings: entry.settings.clone(), spine })
+        let spine = self.links.get(&pool).and_then(|links| links.get(&leaf)).and_then(spine);
+        Some(PoolSettings { spine, ..settings })
     }
 
     /// Returns the view of the rack of leaf `id`, restricted to the workers of a pool on the servers that `is_wanted`
@@ -180,15 +175,15 @@ impl Fabric {
     /// Returns the view of a spine: the pools and racks linked to it.
     fn view_of_spine(&self, id: u16) -> View {
         let mut view = View::default();
-        for (&pool, entry) in &self.pools {
-            for (&leaf, _) in entry.links.iter().filter(|(_, spine)| **spine == id) {
+        for (&pool, links) in &self.links {
+            let Some(settings) = self.pools.get(&pool) else { continue };
+            for (&leaf, _) in links.iter().filter(|(_, spine)| **spine == id) {
                 let Some(rack) = self.leaves.get(&leaf) else { continue };
                 let workers = rack.pools.get(&pool).copied().unwrap_or_default();
                 let (server, speed) = (rack.ip, f64::from(workers));
                 let entry_of_rack = Worker { server, pool, speed, is_drained: false };
                 view.workers.insert((Some(pool), leaf), entry_of_rack);
-                let new_view = || PoolView { settings: entry.settings.clone(), spine: None };
-                view.pools.entry(pool).or_insert_with(new_view);
+                view.pools.entry(pool).or_insert_with(|| PoolSettings::clone(settings));
             }
         }
         view

@@ -62,7 +62,7 @@ fn fabric() -> Fabric {
     ] {
         fabric = after(&fabric, command);
     }
-    assert_eq!(fabric.pools[&7].links, [(1, 1)].into());
+    assert_eq!(*fabric.links[&7], [(1, 1)].into());
     fabric
 }
 

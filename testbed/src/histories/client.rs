@@ -520,7 +520,7 @@ impl Follower {
         let pools = view
             .pools
             .iter()
-            .map(|(&id, pool)| (Key(Kind::Pool, id.into()), record::of_pool(&pool.settings)));
+            .map(|(&id, pool)| (Key(Kind::Pool, id.into()), record::of_pool(pool)));
         let update = Update {
             node: self.node.to_string(),
             process: self.process,

@@ -154,12 +154,8 @@ pub fn of_fabric(fabric: &Fabric) -> State {
             (Key(Kind::Server, v4_bits(*ip).unwrap_or_default()), entry)
         }));
     }
-    state.extend(
-        fabric
-            .pools
-            .iter()
-            .map(|(&id, pool)| (Key(Kind::Pool, id.into()), of_pool(&pool.settings))),
-    );
+    state
+        .extend(fabric.pools.iter().map(|(&id, pool)| (Key(Kind::Pool, id.into()), of_pool(pool))));
     state.sort_by_key(|(key, _)| *key);
     state
 }
