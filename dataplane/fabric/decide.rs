@@ -88,6 +88,14 @@ fn unknown(what: String) -> CommandError {
     CommandError::Unknown { what }
 }
 
+/// Checks that no object has this id. `kind` is their name in a message.
+fn check_id<T>(objects: &BTreeMap<u16, T>, kind: &str, id: u16) -> DecideResult {
+    if objects.contains_key(&id) {
+        return Err(CommandError::Taken { what: format!("id {id}"), by: format!("{kind} {id}") });
+    }
+    Ok(())
+}
+
 /// Checks that the policy exists, and that it can choose among racks, on a spine (`is_over_racks`), or among workers.
 /// For `auto`, by which a leaf chooses its policy itself, checks the policy with which the leaf starts.
 fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
@@ -118,12 +126,7 @@ impl Draft {
     fn command(&mut self, command: &Command) -> DecideResult {
         match *command {
             Command::AddSpine { id, ip } => {
-                if self.fabric.spines.contains_key(&id) {
-                    return Err(CommandError::Taken {
-                        what: format!("id {id}"),
-                        by: format!("spine {id}"),
-                    });
-                }
+                check_id(&self.fabric.spines, "spine", id)?;
                 self.check_address(ip)?;
                 self.push(Event::Spine { id, ip, is_failed: false });
             }
@@ -134,12 +137,7 @@ impl Draft {
             Command::FailSpine { id } => self.set_spine_failed(id, true)?,
             Command::RestoreSpine { id } => self.set_spine_failed(id, false)?,
             Command::AddLeaf { id, ip } => {
-                if self.fabric.leaves.contains_key(&id) {
-                    return Err(CommandError::Taken {
-                        what: format!("id {id}"),
-                        by: format!("leaf {id}"),
-                    });
-                }
+                check_id(&self.fabric.leaves, "leaf", id)?;
                 self.check_address(ip)?;
                 self.push(Event::Leaf { id, ip, is_failed: false });
             }
@@ -343,9 +341,7 @@ impl Draft {
         let Some(id) = id else {
             return refused("add-pool".to_owned(), "all ids are used; remove a pool");
         };
-        if self.fabric.pools.contains_key(&id) {
-            return Err(CommandError::Taken { what: format!("id {id}"), by: format!("pool {id}") });
-        }
+        check_id(&self.fabric.pools, "pool", id)?;
         settings.address.map_or(Ok(()), |ip| self.check_address(ip))?;
         let up = self.fabric.spine_links().len();
         if settings.spines > up {
