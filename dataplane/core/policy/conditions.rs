@@ -116,44 +116,59 @@ impl Conditions {
         self.idle_counts.resize(view.members(), 0);
     }
 
-    /// Records a run of picks, which the caller has counted as sent. Marks the last task if no task is marked.
+    /// Records a run of picks, which the caller has counted as sent. Marks the first task if no task is marked. A run
+    /// measures the same as its tasks one by one.
     #[inline]
     pub(super) fn note_picks(&mut self, picks: &[Option<Pick>], view: &View) {
         let now_ns = view.now_ns();
         self.queued = view.waiting();
-        // Picks of `None` come last in a run. If the last pick has a member, all have one.
-        match picks.last().copied().flatten() {
-            Some(last) => {
-                if self.mark.is_none() {
-                    // The last task of the run is the latest at its member.
-                    let idle_count = self.idle_counts[last.member.index()];
-                    let ahead = view.of(last.member).own_outstanding() - idle_count - 1;
-                    self.mark = Some(Mark { member: last.member, ahead, sent_ns: now_ns });
-                }
-                self.picked += picks.len() as u32;
-            }
-            None => self.picked += picks.iter().flatten().count() as u32,
-        }
-        if self.picked >= FIRST_RATE_WINDOW << self.rate_windows.min(DOUBLINGS)
-            && now_ns > self.rate_window_start_ns
+        if self.mark.is_none()
+            && let Some(&Some(first)) = picks.first()
         {
-            self.end_rate_window(now_ns);
+            self.mark_first(first.member, picks, view);
+        }
+        // Picks of `None` come last in a run. If the last pick has a member, all have one.
+        let count = match picks.last() {
+            Some(Some(_)) => picks.len(),
+            _ => picks.iter().flatten().count(),
+        };
+        self.picked += count as u32;
+        if self.picked >= self.rate_window() && now_ns > self.rate_window_start_ns {
+            self.end_rate_window(count as u32, now_ns);
         }
     }
 
-    /// Ends a rate window: updates both rates by its arrivals.
+    /// Marks the first task of a run of picks, which goes to this member.
+    fn mark_first(&mut self, member: Member, picks: &[Option<Pick>], view: &View) {
+        let of_run = picks.iter().flatten().filter(|pick| pick.member == member).count();
+        let outstanding = view.of(member).own_outstanding() - self.idle_counts[member.index()];
+        self.mark =
+            Some(Mark { member, ahead: outstanding - of_run as i32, sent_ns: view.now_ns() });
+    }
+
+    /// Returns the number of picks in this rate window.
+    #[inline]
+    fn rate_window(&self) -> u32 {
+        FIRST_RATE_WINDOW << self.rate_windows.min(DOUBLINGS)
+    }
+
+    /// Ends a rate window within the last `count` picks: updates both rates by its arrivals.
     #[cold]
-    fn end_rate_window(&mut self, now_ns: u64) {
+    fn end_rate_window(&mut self, count: u32, now_ns: u64) {
+        let before = self.picked - count;
+        // Earlier picks at the start of the window may already fill it. It then ends with the next pick.
+        let last = self.rate_window().saturating_sub(before).max(1).min(count);
         let elapsed = (now_ns - self.rate_window_start_ns) as f64;
         let weight = if self.rate_windows <= DOUBLINGS { 1.0 } else { RATE_WINDOW_WEIGHT };
         // Arrivals are the picks, and the growth of the dispatcher's queue.
         let growth = self.queued as f64 - self.queued_before as f64;
-        let arrived = (f64::from(self.picked) + growth).max(0.0);
+        let arrived = (f64::from(before + last) + growth).max(0.0);
         self.own_rate += (arrived / elapsed - self.own_rate) * weight;
         self.queued_before = self.queued;
         self.other_rate += (f64::from(self.remote_arrivals) / elapsed - self.other_rate) * weight;
         self.rate_windows = (self.rate_windows + 1).min(DOUBLINGS + 2);
-        (self.picked, self.remote_arrivals, self.rate_window_start_ns) = (0, 0, now_ns);
+        (self.picked, self.remote_arrivals) = (count - last, 0);
+        self.rate_window_start_ns = now_ns;
     }
 
     /// Records a change of other dispatchers' tasks at a member, which the view already contains.
@@ -353,12 +368,45 @@ mod tests {
     #[test]
     fn replies_ahead_do_not_measure() {
         let (mut conditions, mut view) = one();
-        view.sent(A);
-        view.sent(A);
+        (0..3).for_each(|_| view.sent(A));
         let pick = Some(Pick { member: A, idle: false });
         conditions.note_picks(&[pick, pick], &view);
         assert_eq!(conditions.note_reply_of_marked_member(100, 1.0, 150), None);
         assert_eq!(conditions.note_reply_of_marked_member(100, 1.0, 350), Some(250.0));
+    }
+
+    #[test]
+    fn run_measures_as_its_tasks() {
+        let (one_by_one, by_run) = (&mut one(), &mut one());
+        let pick = Some(Pick { member: A, idle: false });
+        for round in 1..200_u64 {
+            for (_, view) in [&mut *one_by_one, by_run] {
+                view.note_time(1000 * round);
+            }
+            // The last task of each run finds no member.
+            let mut picks = vec![pick; (round % 23) as usize];
+            picks.push(None);
+            for pick in &picks {
+                let (conditions, view) = &mut *one_by_one;
+                (0..pick.iter().count()).for_each(|_| view.sent(A));
+                conditions.note_picks(&[*pick], view);
+            }
+            let (conditions, view) = &mut *by_run;
+            (1..picks.len()).for_each(|_| view.sent(A));
+            conditions.note_picks(&picks, view);
+            let [one, other] = [&one_by_one.0, &by_run.0];
+            let measured = |conditions: &Conditions| {
+                let mark = conditions.mark.map(|mark| (mark.ahead, mark.sent_ns));
+                (mark, conditions.picked, conditions.own_rate, conditions.rate_windows)
+            };
+            assert_eq!(measured(one), measured(other), "{round}");
+            for (conditions, view) in [&mut *one_by_one, by_run] {
+                for _ in 0..round % 29 {
+                    view.answered(A);
+                    conditions.note_reply_of_marked_member(100, 1.0, 1000 * round + 500);
+                }
+            }
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn report_with(server: usize, count: u16, entries: &[Completion]) -> Vec<u8> {
 }
 
 /// Returns a server's well-formed completion report with these entries.
-fn report(server: usize, entries: &[(u16, u16)]) -> Vec<u8> {
+pub(super) fn report(server: usize, entries: &[(u16, u16)]) -> Vec<u8> {
     report_of(server, entries.len() as u16, entries)
 }
 

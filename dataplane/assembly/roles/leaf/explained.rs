@@ -1,9 +1,14 @@
 //! Records of `wedjat explain` about a pool with rules for classes. Tasks of class 1 take 10 us, those of class 2 take
 //! 1 ms. The fixtures are those of [`super::central`].
 
+use std::collections::VecDeque;
+
 use wedjat_core::node::explain::{Explainer, Fate, Filter, Moment, Record, Records};
 use wedjat_core::node::tap::{TapCommands, TapOrder};
 
+use wedjat_core::wire::task::FULL;
+
+use super::direct::report;
 use super::*;
 
 /// Returns the service time of a class.
@@ -133,4 +138,152 @@ fn policy_without_rules_explains_no_class() {
     assert_eq!(explained.seen.class(), Some(2));
     assert_eq!(explained.beliefs.unwrap().class, None);
     rig.assert_accounted();
+}
+
+/// Two nodes that get the same packets at the same times. The second one records all packets.
+struct Twins {
+    /// Cores of each node.
+    nodes: [Vec<Rig>; 2],
+    /// Workers of the tasks without an answer, in the order of their departure.
+    tasks: VecDeque<u16>,
+    /// Questions for MAC addresses without an answer.
+    questions: Vec<arp::Packet>,
+    /// True if servers answer the clients themselves.
+    is_direct: bool,
+    /// Sequence number of the next task.
+    seq: u16,
+}
+
+impl Twins {
+    fn new(policy: &str, cores: usize, bound: usize, is_direct: bool, servers_known: bool) -> Self {
+        let networks =
+            Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+        let queue = (bound, Overflow::Drop);
+        let text = config_text(&networks, policy, servers_known, cores, queue);
+        let replies = if is_direct { "direct" } else { "leaf" };
+        let text = text.replace("policy = ", &format!("replies = '{replies}'\npolicy = "));
+        let mut nodes = [(); 2].map(|()| rigs_of(&text, None, true, 256));
+        nodes[1] = std::mem::take(&mut nodes[1]).into_iter().map(explaining).collect();
+        let mut twins =
+            Self { nodes, tasks: VecDeque::new(), questions: Vec::new(), is_direct, seq: 0 };
+        (0..cores).for_each(|core| twins.poll(core, 1_000_000));
+        twins
+    }
+
+    /// Delivers a frame to this core of both nodes.
+    fn send(&mut self, core: usize, port: usize, frame: &[u8]) {
+        self.nodes.iter_mut().for_each(|node| assert!(node[core].far[port].send(frame)));
+    }
+
+    /// Delivers `count` tasks to a core.
+    fn send_tasks(&mut self, core: usize, count: u16) {
+        for _ in 0..count {
+            self.send(core, CLIENTS, &task(self.seq));
+            self.seq += 1;
+        }
+    }
+
+    /// Delivers the answers to the first `count` unanswered tasks to a core.
+    fn answer(&mut self, core: usize, count: usize) {
+        for worker in self.tasks.drain(..count.min(self.tasks.len())).collect::<Vec<_>>() {
+            match self.is_direct {
+                true => {
+                    self.send(core, WORKERS, &report(usize::from(worker - 10) / 4, &[(worker, 0)]))
+                }
+                false => self.send(core, WORKERS, &reply(worker, 0)),
+            }
+        }
+    }
+
+    /// Answers the questions for MAC addresses.
+    fn resolve(&mut self, core: usize) {
+        for question in std::mem::take(&mut self.questions) {
+            let Some(server) = SERVERS.iter().position(|&ip| ip == question.target) else {
+                continue;
+            };
+            let mut frame = [0; arp::FRAME_LEN];
+            question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
+            self.send(core, WORKERS, &frame);
+        }
+    }
+
+    /// Polls a core of both nodes, and compares what they send and count.
+    fn poll(&mut self, core: usize, ns: u64) {
+        let [node, explaining] = &mut self.nodes;
+        for node in [&mut *node, &mut *explaining] {
+            let now = node[core].now + ns;
+            for rig in &mut *node {
+                rig.now = now;
+            }
+            node[core].leaf.poll(now);
+        }
+        let (one, other) = (&mut node[core], &mut explaining[core]);
+        for port in [CLIENTS, WORKERS] {
+            let frames = one.receive(port);
+            let of_other = other.receive(port);
+            // A run marks each task of a worker that it fills.
+            let bytes = |frames: &[Frame]| {
+                let unmarked = |frame: &Frame| {
+                    let mut bytes = frame.bytes().to_vec();
+                    if let Ok(datagram) = udp::parse(&bytes, false)
+                        && port == WORKERS
+                    {
+                        let at = datagram.payload();
+                        bytes[at + 8] &= !FULL;
+                        bytes[40..42].fill(0);
+                    }
+                    bytes
+                };
+                frames.iter().map(unmarked).collect::<Vec<_>>()
+            };
+            assert_eq!(bytes(&frames), bytes(&of_other));
+            for frame in &frames {
+                if let Ok(question) = arp::Packet::parse(frame.bytes()) {
+                    self.questions.push(question);
+                } else if port == WORKERS {
+                    let datagram = udp::parse(frame.bytes(), false).unwrap();
+                    let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+                    self.tasks.push_back(header.dst);
+                }
+            }
+        }
+        assert_eq!(one.drops(), other.drops());
+        let totals = |rig: &Rig| rig.leaf.stages().counters().totals();
+        assert_eq!(totals(one), totals(other));
+        assert_eq!(one.count(Gauge::Queued), other.count(Gauge::Queued));
+        assert_eq!(one.count(Gauge::Held), other.count(Gauge::Held));
+    }
+}
+
+/// Returns the core with a record of all packets, from its next tick on.
+fn explaining(mut rig: Rig) -> Rig {
+    let commands = TapCommands::default();
+    rig.leaf = rig.leaf.with_tap(commands.clone());
+    let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::default());
+    commands.push(TapOrder::explain(2, Some(explainer))).unwrap();
+    rig
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    // promise: control.3
+    #[test]
+    fn explained_core_decides_as_others(
+        policy in proptest::sample::select(vec!["eft", "jbsq(k=1)", "cfcfs", "horus", "jsq"]),
+        cores in 1..=3_usize,
+        bound in 1..6_usize,
+        is_direct: bool,
+        servers_known: bool,
+        polls in proptest::collection::vec((0..3_usize, 0..40_u16, 0..40_usize, 0..8_u8), 1..60),
+    ) {
+        let mut twins = Twins::new(policy, cores, bound, is_direct, servers_known);
+        for (core, tasks, answers, pause) in polls {
+            let core = core % cores;
+            if pause & 1 == 0 { twins.send_tasks(core, tasks); }
+            if pause & 2 == 0 { twins.answer(core, answers); }
+            if pause == 7 { twins.resolve(core); }
+            twins.poll(core, [1_000, 2_000, 10_000, 200_000][usize::from(pause) % 4]);
+        }
+    }
 }
