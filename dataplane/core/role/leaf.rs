@@ -9,13 +9,14 @@ mod sampler;
 use std::net::IpAddr;
 use std::slice;
 
+use arrayvec::ArrayVec;
 use sampler::Sampler;
 
 use super::{CoreRole, PollTime};
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
-use crate::node::explain::{Fate, Moment};
+use crate::node::explain::{Fate, Moment, PacketSummary};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
@@ -248,7 +249,8 @@ where
         }
     }
 
-    /// Decides on a burst packet by packet, and records each decision for `wedjat explain`.
+    /// Decides on a burst packet by packet, and records each decision for `wedjat explain`. Replies and messages come
+    /// before tasks, as in the stages, so that tasks find the same places free.
     #[cold]
     fn explain(
         &mut self,
@@ -257,7 +259,13 @@ where
         burst: &mut Burst<P::Buf>,
         verdicts: &mut [Verdict; BURST],
     ) {
-        for (packet, verdict) in burst.iter_mut().zip(verdicts) {
+        let is_task = |packet: &P::Buf| {
+            let summary = PacketSummary::in_frame(packet.bytes());
+            summary.header().is_some_and(|header| header.code.carries_task())
+        };
+        let (tasks, others): (ArrayVec<_, BURST>, ArrayVec<_, BURST>) =
+            burst.iter_mut().zip(verdicts).partition(|(packet, _)| is_task(packet));
+        for (packet, verdict) in others.into_iter().chain(tasks) {
             let mut explainer = self.out.tap.explainer();
             if let Some(explainer) = &mut explainer {
                 let since_ns = |pool, lane| self.node.first_since_ns(pool, lane);

@@ -1,4 +1,4 @@
-//! Stages of one core with one server and one pool, for tests.
+//! Stages of a node with one server and one pool, for tests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::wire::task::UDP_PORT;
 const TICKS_HZ: u64 = 1_000_000_000;
 const SEED: u64 = 7;
 
-/// Parameters of a test node: a leaf, or a spine if it has a service address, with one core, one server and one pool.
+/// Parameters of a test node: a leaf, or a spine if it has a service address, with one server and one pool.
 pub struct Fixture {
     /// Ports of the node.
     pub ports: Vec<PortAddress>,
     /// Address of its only server, or of a spine's only leaf.
     pub server: IpAddr,
-    /// MAC address of the server.
-    pub mac: Mac,
+    /// MAC address of the server; `None` if the node must resolve it.
+    pub mac: Option<Mac>,
     /// Id of the pool.
     pub pool: u16,
     /// Name of the pool's policy.
@@ -35,17 +35,24 @@ pub struct Fixture {
     pub key: Option<Key>,
     /// Service address, for a spine.
     pub service: Option<IpAddr>,
+    /// True if the server answers the clients itself.
+    pub is_direct: bool,
 }
 
 /// Builds the stages of the node's only core. No worker of it becomes silent.
 pub fn stages(node: Fixture) -> Stages {
+    cores(node, 1).remove(0)
+}
+
+/// Builds the stages of this many cores of the node. No worker of it becomes silent.
+pub fn cores(node: Fixture, count: usize) -> Vec<Stages> {
     let is_spine = node.service.is_some();
     let worker = |&id: &u16| WorkerSpec { id, server: 0 };
     let limits = Limits { pools: 1, servers: 1, workers: node.members.len() };
     let table = Table::heap(&Spec {
         role: if is_spine { Role::Spine } else { Role::Leaf },
         node: 0,
-        cores: 1,
+        cores: count,
         ports: node.ports.len(),
         servers: vec![node.server],
         spines: 0,
@@ -63,7 +70,7 @@ pub fn stages(node: Fixture) -> Stages {
     });
     let base =
         FixedNetwork { udp_port: UDP_PORT, ports: node.ports, is_spine, ..FixedNetwork::default() };
-    let host = Host { ip: node.server, mac: Some(node.mac), registers: false, former_ip: None };
+    let host = Host { ip: node.server, mac: node.mac, registers: false, former_ip: None };
     let authenticator =
         node.key.map(|key| Arc::new(ReplyAuthenticator::new(key, limits.workers, 0)));
     let pool = NetworkPool {
@@ -71,18 +78,25 @@ pub fn stages(node: Fixture) -> Stages {
         members: node.members.iter().map(|&id| Some((id, 0))).collect(),
         authenticator,
         service: node.service,
+        is_direct: node.is_direct,
         ..NetworkPool::default()
     };
     let neighbours = table.neighbours();
     let network = Network::with_places(base, &[Some(host)], &[], &[pool], &neighbours).unwrap();
-    let core = Core { index: 0, count: 1 };
-    let policy = node.policy.parse().unwrap();
-    let dispatcher = Dispatcher::new(&policy, table.view(0, 0), core, stream_seed(SEED, 0, 0));
-    // Room for 1024 tasks of one pool. A task expires after a millisecond without a packet.
-    let affinity = AffinityTable::new(1024, TICKS_HZ / 1000, 1, SEED);
-    let (counters, dispatchers) = (table.counters(0), vec![dispatcher]);
-    let mut stages = Stages::new(Arc::new(network), neighbours, dispatchers, affinity, counters);
-    stages.set_worker_timeout(0); // 0: no worker is silent
-    stages.make_room(limits.pools, limits.workers, limits.servers);
-    stages
+    let (network, policy) = (Arc::new(network), node.policy.parse().unwrap());
+    let core = |index| {
+        let core = Core { index, count };
+        let (view, seed) = (table.view(index, 0), stream_seed(SEED, index, 0));
+        let dispatcher = Dispatcher::new(&policy, view, core, seed);
+        // Room for 1024 tasks of one pool. A task expires after a millisecond without a packet.
+        let affinity = AffinityTable::new(1024, TICKS_HZ / 1000, 1, SEED);
+        let (counters, dispatchers) = (table.counters(index), vec![dispatcher]);
+        let (network, neighbours) = (Arc::clone(&network), neighbours.clone());
+        let mut stages = Stages::new(network, neighbours, dispatchers, affinity, counters);
+        stages.set_worker_timeout(0); // 0: no worker is silent
+        stages.make_room(limits.pools, limits.workers, limits.servers);
+        table.exchange(index).into_iter().for_each(|exchange| stages.set_exchange(exchange));
+        stages
+    };
+    (0..count).map(core).collect()
 }

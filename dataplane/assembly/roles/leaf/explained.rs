@@ -1,12 +1,11 @@
-//! Records of `wedjat explain` about a pool with rules for classes. Tasks of class 1 take 10 us, those of class 2 take
-//! 1 ms. The fixtures are those of [`super::central`].
+//! Records of `wedjat explain` about a pool with rules for classes, and decisions with and without records. Tasks of
+//! class 1 take 10 us, those of class 2 take 1 ms. The fixtures are those of [`super::central`].
 
 use std::collections::VecDeque;
 
 use wedjat_core::node::explain::{Explainer, Fate, Filter, Moment, Record, Records};
 use wedjat_core::node::tap::{TapCommands, TapOrder};
-
-use wedjat_core::wire::task::FULL;
+use wedjat_core::wire::task::{FLAGS, FULL};
 
 use super::direct::report;
 use super::*;
@@ -148,24 +147,37 @@ struct Twins {
     tasks: VecDeque<u16>,
     /// Questions for MAC addresses without an answer.
     questions: Vec<arp::Packet>,
-    /// True if servers answer the clients themselves.
+    /// Tasks come from a client behind the workers' port.
+    is_one_armed: bool,
+    /// Servers answer the clients themselves.
     is_direct: bool,
     /// Sequence number of the next task.
     seq: u16,
 }
 
 impl Twins {
-    fn new(policy: &str, cores: usize, bound: usize, is_direct: bool, servers_known: bool) -> Self {
-        let networks =
-            Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
-        let queue = (bound, Overflow::Drop);
-        let text = config_text(&networks, policy, servers_known, cores, queue);
-        let replies = if is_direct { "direct" } else { "leaf" };
+    /// Starts nodes with this pool. `replies` is the key of its configuration. With `servers_known`, the nodes know the
+    /// MAC addresses of the servers.
+    fn new(
+        pool: (&str, usize),
+        cores: usize,
+        replies: &str,
+        side: Side,
+        servers_known: bool,
+    ) -> Self {
+        let networks = Networks { sides: [Side::Clients, side], registers: false, key: None };
+        let queue = (pool.1, Overflow::Drop);
+        let text = config_text(&networks, pool.0, servers_known, cores, queue);
         let text = text.replace("policy = ", &format!("replies = '{replies}'\npolicy = "));
-        let mut nodes = [(); 2].map(|()| rigs_of(&text, None, true, 256));
-        nodes[1] = std::mem::take(&mut nodes[1]).into_iter().map(explaining).collect();
-        let mut twins =
-            Self { nodes, tasks: VecDeque::new(), questions: Vec::new(), is_direct, seq: 0 };
+        let [node, other] = [(); 2].map(|()| rigs_of(&text, None, true, 256));
+        let mut twins = Self {
+            nodes: [node, other.into_iter().map(explaining).collect()],
+            tasks: VecDeque::new(),
+            questions: Vec::new(),
+            is_one_armed: side == Side::Both,
+            is_direct: replies == "direct",
+            seq: 0,
+        };
         (0..cores).for_each(|core| twins.poll(core, 1_000_000));
         twins
     }
@@ -175,32 +187,38 @@ impl Twins {
         self.nodes.iter_mut().for_each(|node| assert!(node[core].far[port].send(frame)));
     }
 
-    /// Delivers `count` tasks to a core.
-    fn send_tasks(&mut self, core: usize, count: u16) {
-        for _ in 0..count {
-            self.send(core, CLIENTS, &task(self.seq));
-            self.seq += 1;
+    /// Delivers the next task to a core.
+    fn send_task(&mut self, core: usize) {
+        let mut payload = [0; 20];
+        Header::new_task(7, self.seq).emit(&mut payload);
+        self.seq += 1;
+        match self.is_one_armed {
+            false => self.send(core, CLIENTS, &frame(&client_flow(), &payload)),
+            true => {
+                let (dst_mac, dst) = (LEAF_MACS[WORKERS], LEAF_WORKERS);
+                let flow = Flow { dst_mac, src: 0x0A00_0232, dst, ..client_flow() };
+                self.send(core, WORKERS, &frame(&flow, &payload));
+            }
         }
     }
 
-    /// Delivers the answers to the first `count` unanswered tasks to a core.
-    fn answer(&mut self, core: usize, count: usize) {
-        for worker in self.tasks.drain(..count.min(self.tasks.len())).collect::<Vec<_>>() {
-            match self.is_direct {
-                true => {
-                    self.send(core, WORKERS, &report(usize::from(worker - 10) / 4, &[(worker, 0)]))
-                }
-                false => self.send(core, WORKERS, &reply(worker, 0)),
-            }
-        }
+    /// Delivers the answer to the first unanswered task to a core.
+    fn answer(&mut self, core: usize) {
+        let Some(worker) = self.tasks.pop_front() else { return };
+        let server = usize::from(worker - 10) / 4;
+        let mut answer = match self.is_direct {
+            true => report(server, &[(worker, 0)]),
+            false => reply(worker, 0),
+        };
+        answer[6..12].copy_from_slice(&server_mac(server).0);
+        self.send(core, WORKERS, &answer);
     }
 
     /// Answers the questions for MAC addresses.
     fn resolve(&mut self, core: usize) {
         for question in std::mem::take(&mut self.questions) {
-            let Some(server) = SERVERS.iter().position(|&ip| ip == question.target) else {
-                continue;
-            };
+            let server = SERVERS.iter().position(|&ip| ip == question.target);
+            let Some(server) = server else { continue };
             let mut frame = [0; arp::FRAME_LEN];
             question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
             self.send(core, WORKERS, &frame);
@@ -209,50 +227,42 @@ impl Twins {
 
     /// Polls a core of both nodes, and compares what they send and count.
     fn poll(&mut self, core: usize, ns: u64) {
-        let [node, explaining] = &mut self.nodes;
-        for node in [&mut *node, &mut *explaining] {
+        for node in &mut self.nodes {
             let now = node[core].now + ns;
-            for rig in &mut *node {
-                rig.now = now;
-            }
+            node.iter_mut().for_each(|rig| rig.now = now);
             node[core].leaf.poll(now);
         }
-        let (one, other) = (&mut node[core], &mut explaining[core]);
+        let [one, other] = self.nodes.each_mut().map(|node| &mut node[core]);
         for port in [CLIENTS, WORKERS] {
-            let frames = one.receive(port);
-            let of_other = other.receive(port);
-            // A run marks each task of a worker that it fills.
-            let bytes = |frames: &[Frame]| {
-                let unmarked = |frame: &Frame| {
-                    let mut bytes = frame.bytes().to_vec();
-                    if let Ok(datagram) = udp::parse(&bytes, false)
-                        && port == WORKERS
-                    {
-                        let at = datagram.payload();
-                        bytes[at + 8] &= !FULL;
-                        bytes[40..42].fill(0);
-                    }
-                    bytes
-                };
-                frames.iter().map(unmarked).collect::<Vec<_>>()
-            };
+            let [frames, of_other] = [&mut *one, other].map(|rig| rig.receive(port));
+            let bytes = |frames: &[Frame]| frames.iter().map(unmarked).collect::<Vec<_>>();
             assert_eq!(bytes(&frames), bytes(&of_other));
             for frame in &frames {
                 if let Ok(question) = arp::Packet::parse(frame.bytes()) {
                     self.questions.push(question);
-                } else if port == WORKERS {
-                    let datagram = udp::parse(frame.bytes(), false).unwrap();
-                    let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
-                    self.tasks.push_back(header.dst);
+                    continue;
                 }
+                let header = Header::parse(&frame.bytes()[udp::PAYLOAD..]).unwrap();
+                self.tasks.extend(header.code.is_task().then_some(header.dst));
             }
         }
         assert_eq!(one.drops(), other.drops());
         let totals = |rig: &Rig| rig.leaf.stages().counters().totals();
         assert_eq!(totals(one), totals(other));
-        assert_eq!(one.count(Gauge::Queued), other.count(Gauge::Queued));
-        assert_eq!(one.count(Gauge::Held), other.count(Gauge::Held));
     }
+}
+
+/// Returns the bytes of a frame, without the mark of a task that fills its worker. A run marks all of its tasks for the
+/// worker, and a single decision the last one.
+fn unmarked(frame: &Frame) -> Vec<u8> {
+    let mut bytes = frame.bytes().to_vec();
+    if let Some(payload) = bytes.get(udp::PAYLOAD..)
+        && Header::parse(payload).is_ok_and(|header| header.code.is_task())
+    {
+        bytes[udp::PAYLOAD + FLAGS] &= !FULL;
+        bytes[40..42].fill(0); // the UDP checksum
+    }
+    bytes
 }
 
 /// Returns the core with a record of all packets, from its next tick on.
@@ -273,16 +283,27 @@ proptest! {
         policy in proptest::sample::select(vec!["eft", "jbsq(k=1)", "cfcfs", "horus", "jsq"]),
         cores in 1..=3_usize,
         bound in 1..6_usize,
-        is_direct: bool,
+        (replies, side) in proptest::sample::select(vec![
+            ("leaf", Side::Workers), ("leaf", Side::Both), ("direct", Side::Workers),
+        ]),
         servers_known: bool,
-        polls in proptest::collection::vec((0..3_usize, 0..40_u16, 0..40_usize, 0..8_u8), 1..60),
+        polls in proptest::collection::vec((0..3_usize, 0..30_usize, 0..30_usize, 0..8_u8), 1..60),
     ) {
-        let mut twins = Twins::new(policy, cores, bound, is_direct, servers_known);
+        let mut twins = Twins::new((policy, bound), cores, replies, side, servers_known);
         for (core, tasks, answers, pause) in polls {
             let core = core % cores;
-            if pause & 1 == 0 { twins.send_tasks(core, tasks); }
-            if pause & 2 == 0 { twins.answer(core, answers); }
-            if pause == 7 { twins.resolve(core); }
+            // Tasks and answers in turn.
+            for at in 0..tasks.max(answers) {
+                if pause & 1 == 0 && at < tasks {
+                    twins.send_task(core);
+                }
+                if pause & 2 == 0 && at < answers {
+                    twins.answer(core);
+                }
+            }
+            if pause == 7 {
+                twins.resolve(core);
+            }
             twins.poll(core, [1_000, 2_000, 10_000, 200_000][usize::from(pause) % 4]);
         }
     }

@@ -49,12 +49,13 @@ fn stages_with(side: Side, key: Option<Key>, gateway: Option<&str>) -> Stages {
     fixture::stages(Fixture {
         ports: vec![here, there],
         server: address(server).into(),
-        mac: SERVER_MAC,
+        mac: Some(SERVER_MAC),
         pool: POOL,
         policy: "horus",
         members: (0..8).collect(),
         key,
         service: None,
+        is_direct: false,
     })
 }
 
@@ -262,12 +263,13 @@ fn spine_fast_path_serves_service_addresses_only() {
     let mut stages = fixture::stages(Fixture {
         ports: vec![PortAddress::new(LEAF_MAC, address("fd00:1::1"), 64, Side::Both)],
         server: address("fd00:1::b"),
-        mac: SERVER_MAC,
+        mac: Some(SERVER_MAC),
         pool: POOL,
         policy: "horus-spine",
         members: vec![40],
         key: None,
         service: Some(address("fd00:1::c8")),
+        is_direct: false,
     });
     let to = |address: u128, header: Header| {
         let mut frame = frame(header, Some(CLIENT), &[1; 8], 0);
