@@ -177,7 +177,7 @@ pub(super) struct Classes {
     delays_ns: [u64; LANES],
     /// Lanes of long classes.
     long: Lanes,
-    /// True if too many long tasks waited at the last reply. They may then take reserved members.
+    /// True if too many long tasks waited at the last reply or tick. They may then take reserved members.
     is_backlogged: bool,
 }
 
@@ -243,7 +243,8 @@ impl Classes {
     }
 
     /// Records the number of long tasks that wait on this core, one of `cores`, in a pool of this many members. The
-    /// caller does so at replies, after which it offers waiting tasks again.
+    /// caller does so at replies, after which it offers waiting tasks again. One of several cores also does so at
+    /// ticks.
     pub(super) fn note_waiting(&mut self, waiting: usize, members: usize, cores: usize) {
         self.is_backlogged = waiting * cores >= LONG_MOST * members;
     }

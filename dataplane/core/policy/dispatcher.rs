@@ -782,8 +782,7 @@ impl Dispatcher {
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
         if let Some(classes) = &mut self.classes {
             classes.learn(reports, &self.view);
-            let (waiting, members) = (self.backlog.of(classes.long()), self.view.active().len());
-            classes.note_waiting(waiting, members, self.caller.core.count);
+            self.note_long_tasks();
         }
         let surplus = match self.caller.reports {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),
@@ -791,6 +790,14 @@ impl Dispatcher {
         };
         self.view.touch_all(reports.iter().map(|report| report.member));
         surplus
+    }
+
+    /// Compares the number of waiting long tasks with the one that ends the reserve.
+    fn note_long_tasks(&mut self) {
+        if let Some(classes) = &mut self.classes {
+            let (waiting, members) = (self.backlog.of(classes.long()), self.view.active().len());
+            classes.note_waiting(waiting, members, self.caller.core.count);
+        }
     }
 
     /// Processes the report of a reply. Returns false if the member had no outstanding task.
@@ -855,6 +862,10 @@ impl Dispatcher {
     pub fn tick(&mut self, now_ns: u64) {
         self.view.note_time(now_ns);
         self.policy.on_tick(&mut self.view, &mut self.rng);
+        // Other cores may receive all replies to this core's tasks.
+        if self.caller.core.count > 1 {
+            self.note_long_tasks();
+        }
     }
 
     /// Returns the central queue's bound and measurements, if there is one.

@@ -870,6 +870,42 @@ fn cores_share_reserved_places() {
     }
 }
 
+/// The second core receives tasks only. The first one receives all replies.
+// promise: scheduling.3
+#[test]
+fn backlog_counts_on_core_without_replies() {
+    let mut cores = Cores::new("jbsq(k=1, reserve=1)", 2, 2);
+    for core in 0..2 {
+        for round in 0..80 {
+            cores.exchange(true);
+            let member = pick(&mut cores.dispatchers[core]).member;
+            let (class, service_ns) = [(1, 1_000), (2, 100_000)][round % 2];
+            let report = Report::new(member, Load(0), service_ns).with_class(class);
+            cores.dispatchers[core].reply(&report);
+        }
+    }
+    cores.exchange(true);
+    let long = Task::new(2);
+    let lane = cores.dispatchers[1].lane(long);
+    let mut now_ns = 0;
+    let mut choose = |cores: &mut Cores| {
+        now_ns += 100_000;
+        cores.dispatchers[1].tick(now_ns);
+        cores.dispatchers[1].choose(long, || None).map(|pick| pick.member)
+    };
+    assert_eq!(choose(&mut cores), Some(Member(1)));
+    let wait = |cores: &mut Cores| cores.dispatchers[1].offer(long, || None).unwrap();
+    assert_eq!(wait(&mut cores), Assignment::Waits(lane));
+    assert_eq!(choose(&mut cores), None, "one waiting task keeps the reserve");
+    // Two on each of two cores would be two for each member.
+    assert_eq!(wait(&mut cores), Assignment::Waits(lane));
+    assert_eq!(choose(&mut cores), Some(Member(0)));
+    cores.dispatchers[1].leave(lane);
+    reply(&mut cores.dispatchers[0], 0, 0);
+    cores.exchange(true);
+    assert_eq!(choose(&mut cores), None, "the backlog has gone");
+}
+
 /// A new task with a late deadline leaves the free place to a waiting task of another core with an early one.
 // promise: scheduling.3
 #[test]
