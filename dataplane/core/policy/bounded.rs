@@ -692,12 +692,17 @@ impl Policy for Bounded {
         }
     }
 
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.losses.round_trip_ns()
+    }
+
     /// If a check is due, agrees on the bound, writes lost tasks off, and corrects positions and places.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         let (measured, bound) = (&self.measurements.bound.measured, self.bound());
         let limits = |silence: &SilenceChecks| silence.limits(measured, bound);
         let Some(limits) = self.silence.due(view.now_ns(), limits) else { return };
         let round_trip_ns = measured.round_trip_ns();
+        self.losses.on_tick(view);
         if round_trip_ns > 0.0 {
             self.losses.note_round_trip(round_trip_ns as u64);
         }

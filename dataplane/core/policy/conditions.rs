@@ -270,6 +270,11 @@ impl Conditions {
         )
     }
 
+    /// Returns the round trip without service in nanoseconds; `None` before the first measurement.
+    pub(super) fn trip_ns(&self) -> Option<u64> {
+        self.trip_ns.map(|trip_ns| trip_ns as u64)
+    }
+
     /// Returns the round trip in mean service times of a member of rate 1; `None` before the first measurement.
     #[inline]
     pub(super) fn trip_in_services(&self) -> Option<f64> {

@@ -868,6 +868,12 @@ impl Dispatcher {
         }
     }
 
+    /// Returns the round trip of a task without its service, if the policy has measured it.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        self.policy.round_trip_ns()
+    }
+
     /// Returns the central queue's bound and measurements, if there is one.
     #[must_use]
     pub fn bounded(&self) -> Option<&Bounded> {

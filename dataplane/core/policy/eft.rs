@@ -722,6 +722,10 @@ impl Policy for Eft {
         }
     }
 
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.conditions.trip_ns()
+    }
+
     /// Gives up a marked task without a reply, and checks for lost tasks.
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         self.conditions.on_tick(view.now_ns());

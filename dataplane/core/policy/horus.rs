@@ -199,6 +199,15 @@ impl Policy for HorusInflight {
         self.losses.resize(view);
         share_idle(caller, view);
     }
+
+    /// Updates the measurement of the round trip.
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        self.losses.on_tick(view);
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.losses.round_trip_ns()
+    }
 }
 
 /// Counts answers, and keeps the tasks in flight as drift. Returns the number of replies from members without

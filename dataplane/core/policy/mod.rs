@@ -261,6 +261,11 @@ pub trait Policy {
 
     /// Updates time-dependent state. Called about once per tick, and before each burst for pools that queue tasks.
     fn on_tick(&mut self, _view: &mut View, _rng: &mut Rng) {}
+
+    /// Returns the round trip of a task without its service, if the policy has measured it.
+    fn round_trip_ns(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Implements [`Policy::pick_run`] for a policy that decides task by task: `choose` picks a member for each,

@@ -135,4 +135,13 @@ impl Policy for Ppot {
         self.losses.resize(view);
         self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
+
+    /// Updates the measurement of the round trip.
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        self.losses.on_tick(view);
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.losses.round_trip_ns()
+    }
 }

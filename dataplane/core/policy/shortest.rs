@@ -274,6 +274,15 @@ impl Policy for Shortest {
             self.on_remote_update(view.active()[place], view);
         }
     }
+
+    /// Updates the measurement of the round trip.
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        self.losses.on_tick(view);
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.losses.round_trip_ns()
+    }
 }
 
 /// Maximum number of members that a policy samples at once.
@@ -391,5 +400,14 @@ impl Policy for ShortestOf {
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.losses.resize(view);
+    }
+
+    /// Updates the measurement of the round trip.
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        self.losses.on_tick(view);
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.losses.round_trip_ns()
     }
 }

@@ -56,7 +56,8 @@ const SWEEP_TICKS: usize = PORT_SETS;
 /// Number of checks with new reports of a member. Tasks that were in flight at all of these checks are lost, beyond those
 /// of [`in_flight_most`].
 const LOST_CHECKS: u8 = 64;
-/// Longest round trip to a worker without its service, for [`in_flight_most`].
+/// Shortest round trip to a worker without its service, for [`in_flight_most`]. A longer one counts if the policy
+/// measures it.
 const ROUND_TRIP_NS: u64 = 100_000;
 /// Time without any report of a member after which its tasks are lost.
 const LOST_NS: u64 = 10_000_000_000;
@@ -161,9 +162,13 @@ impl MemberWatch {
 
 /// Returns the maximum number of tasks in flight, without lost ones, of a member with `reports` reports in
 /// `elapsed_ns`. Their mean number is at most the rate of the reports times the round trip. Members with short tasks
-/// always have some in flight.
-fn in_flight_most(reports: u32, elapsed_ns: u64) -> u32 {
-    (u64::from(reports) * ROUND_TRIP_NS / elapsed_ns.max(1)).min(u64::from(u32::MAX)) as u32
+/// always have some in flight. `measured_ns` is the round trip by the policy. Measurements prefer short ones, and may
+/// be wrong where replies reach other cores than their tasks.
+fn in_flight_most(reports: u32, elapsed_ns: u64, measured_ns: Option<u64>) -> u32 {
+    let measured_ns = measured_ns.map_or(0, |measured_ns| measured_ns.min(LAP_MAX_NS) * 5 / 4);
+    let trip_ns = measured_ns.max(ROUND_TRIP_NS);
+    let most = u64::from(reports).saturating_mul(trip_ns) / elapsed_ns.max(1);
+    most.min(u64::from(u32::MAX)) as u32
 }
 
 /// Next hop of a vacant place.
@@ -710,7 +715,8 @@ impl Liveness {
             unreported
         } else if watch.report_checks >= LOST_CHECKS {
             let elapsed_ns = u64::from(LOST_CHECKS) * self.lap_ns;
-            let in_flight_most = in_flight_most(watch.window_reports, elapsed_ns);
+            let in_flight_most =
+                in_flight_most(watch.window_reports, elapsed_ns, dispatcher.round_trip_ns());
             let least_in_flight = watch.least_in_flight;
             watch.begin_window();
             least_in_flight.saturating_sub(in_flight_most)

@@ -283,16 +283,16 @@ fn lost_tasks_are_written_off_under_every_policy() {
 // promise: scheduling.4
 #[test]
 fn tasks_always_in_flight_are_not_written_off() {
-    // Each worker gets a task every 40 us and answers it after 90 us, so that two of its tasks are always in flight. Of
-    // these policies, only `jsq` looks for lost tasks itself.
-    for policy in ["round-robin", "jsq"] {
+    // Each worker gets a task every 40 us and answers it after 90 or 500 us, so that two or twelve of its tasks are
+    // always in flight. Only `round-robin` does not measure the round trip.
+    for (policy, trip_us) in [("round-robin", 90), ("jsq", 90), ("jsq", 500)] {
         let mut rig = rig(policy);
         let mut replies = std::collections::VecDeque::new();
         // 0.8 s. The leaf checks each worker every 10 ms, and decides after 64 checks.
         for seq in 0..160_000_u32 {
             rig.now += 3_000;
             let (_, header, _) = rig.one(CLIENTS, &task(seq as u16), WORKERS);
-            replies.push_back((rig.now + 90_000, header.dst));
+            replies.push_back((rig.now + 1000 * trip_us, header.dst));
             match replies.front() {
                 Some(&(due, worker)) if due <= rig.now => {
                     replies.pop_front();
@@ -302,8 +302,8 @@ fn tasks_always_in_flight_are_not_written_off() {
             }
         }
         let outstanding = (0..8).map(|member| rig.outstanding(member)).sum::<u32>();
-        assert_eq!(outstanding as usize, replies.len(), "{policy}");
-        assert_eq!(rig.count(Counter::SurplusReplies), 0, "{policy}");
+        assert_eq!(outstanding as usize, replies.len(), "{policy}, {trip_us}");
+        assert_eq!(rig.count(Counter::SurplusReplies), 0, "{policy}, {trip_us}");
         rig.assert_accounted();
     }
 }

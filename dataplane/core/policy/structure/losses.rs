@@ -10,8 +10,9 @@
 //! are detected once the rate falls.
 //!
 //! The counts alone cannot show which of the two cases applies: a lost task looks like a longer round trip. So the round
-//! trip is measured, for all members together, by tasks that were alone at their member. A member that is idle
-//! at the end of a window may measure one such task. All this runs once a window, so that other replies pay nothing.
+//! trip is measured, for all members together, by tasks that were alone at their member. One member at a time measures,
+//! if it is idle at the end of a window. All this runs once a window, so that other replies pay nothing. Sends pay
+//! nothing either, so a measurement includes the member's pause before the task, but no more than one tick of it.
 //!
 //! A member's *drift* is the load sent to it since its last report.
 
@@ -30,9 +31,13 @@ const ASSUMED_TRIP_NS: u64 = 100_000;
 const FIRST_TRIPS: u8 = 16;
 /// Number of windows of a member from one measurement to the next. The member must be idle at their end.
 const TRIP_WINDOWS: u32 = 8;
+/// Time after which an idle member gives its measurement to another one.
+const TRIP_IDLE_NS: u64 = 10_000_000;
+/// Longest measurement. Its task may be lost.
+const TRIP_MOST_NS: u64 = 100_000_000;
 /// Weight of a shorter measurement in the round trip, as a divisor.
 const SHORTER: u64 = 8;
-/// Weight of a longer one. A measurement includes the pause before the member's next task, so short ones count more.
+/// Weight of a longer one. A measurement includes a pause before the task, so short ones count more.
 const LONGER: u64 = 64;
 
 /// Minimum number of a member's tasks in flight over a window of its reports.
@@ -66,18 +71,18 @@ struct WindowStart {
     reports: u32,
     /// Number of the member's outstanding tasks then.
     outstanding: u32,
-    purpose: Purpose,
+    /// True if the values are those of a throw-away view or an idle member. The next report begins a window.
+    is_unknown: bool,
 }
 
-/// Purpose of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Measures the round trip of the first task after the start, unless another one is known already.
-    FirstTrip,
-    /// Measures the round trip of the next task of an idle member.
-    Trip,
-    /// Finds lost tasks.
-    Losses,
+/// Measurement of a round trip, by the next task of a member.
+#[derive(Clone, Copy, Debug)]
+struct Trip {
+    member: Member,
+    /// Time since which the member has the measurement.
+    since_ns: u64,
+    /// Time at which the member had no task: the end of its window, or the last tick before the task.
+    idle_ns: u64,
 }
 
 /// State for the ends of windows, separate from the words that each report reads.
@@ -89,6 +94,8 @@ struct WindowEnds {
     round_trip_ns: Option<u64>,
     /// Number of measurements, at most [`FIRST_TRIPS`].
     trips: u8,
+    /// Measurement in progress.
+    trip: Option<Trip>,
 }
 
 /// Detection of lost tasks by one window for each member, for policies that use outstanding tasks.
@@ -147,11 +154,50 @@ impl Losses {
                 at_ns: view.burst_ns(),
                 reports: state.reports(),
                 outstanding: state.outstanding(),
-                purpose: if is_idle { Purpose::FirstTrip } else { Purpose::Losses },
+                is_unknown: is_idle,
             });
+            if is_idle && self.ends.trip.is_none() {
+                self.measure(state, view.burst_ns());
+            }
         }
         self.windows.truncate(view.members());
         self.ends.starts.truncate(view.members());
+        self.ends.trip = self.ends.trip.filter(|trip| trip.member.index() < view.members());
+    }
+
+    /// Lets an idle member measure the round trip.
+    fn measure(&mut self, state: MemberState<'_>, now_ns: u64) {
+        let member = state.member();
+        self.ends.trip = Some(Trip { member, since_ns: now_ns, idle_ns: now_ns });
+        self.ends.starts[member.index()].reports = state.reports();
+        self.windows[member.index()] = Window::SHORT;
+    }
+
+    /// Updates the measurement of the round trip. Called about once per tick.
+    pub fn on_tick(&mut self, view: &View) {
+        let Some(trip) = &mut self.ends.trip else { return };
+        let (now_ns, state) = (view.now_ns(), view.of(trip.member));
+        let start = &mut self.ends.starts[trip.member.index()];
+        let is_idle = state.outstanding() == 0;
+        if is_idle {
+            (trip.idle_ns, start.reports) = (now_ns, state.reports());
+        }
+        let most_ns = if is_idle { TRIP_IDLE_NS } else { TRIP_MOST_NS };
+        if now_ns.saturating_sub(trip.since_ns) > most_ns {
+            start.is_unknown = true;
+            self.ends.trip = None;
+            // At the start, any member may get the first tasks.
+            let next = view.of(Member((state.member().0 + 1) % view.members() as u16));
+            if !self.ends.has_first_trips() && next.outstanding() == 0 {
+                self.measure(next, now_ns);
+            }
+        }
+    }
+
+    /// Returns the round trip of a task without its service; `None` before the first measurement.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        self.ends.round_trip_ns
     }
 
     /// Sets the round trip of a task without its service, for policies that measure it.
@@ -268,10 +314,11 @@ impl LossWatch<'_> {
         let start = &mut self.ends.starts[state.member().index()];
         let reports = state.reports();
         // Most windows find nothing and measure nothing.
-        let is_plain = start.purpose == Purpose::Losses && self.ends.trips >= FIRST_TRIPS;
-        if window.least == 0 && is_plain && !is_trip_due(reports) {
+        let is_plain = self.ends.trip.is_none_or(|trip| trip.member != state.member());
+        let has_trips = self.ends.trips >= FIRST_TRIPS;
+        if window.least == 0 && is_plain && has_trips && !is_trip_due(reports) {
             *window = Window::after(in_flight);
-            *start = WindowStart { at_ns: self.now_ns, reports, outstanding, ..*start };
+            *start = WindowStart { at_ns: self.now_ns, reports, outstanding, is_unknown: false };
             return 0;
         }
         // Takes values instead of `self`, which can then stay in registers.
@@ -318,38 +365,34 @@ impl WindowEnds {
     #[inline(never)]
     fn end_window(&mut self, window: &mut Window, report: &Report, last: LastReport) -> u32 {
         let LastReport { now_ns, reports, outstanding, in_flight, is_exact, is_reply } = last;
-        let next = WindowStart { at_ns: now_ns, reports, outstanding, purpose: Purpose::Losses };
+        let next = WindowStart { at_ns: now_ns, reports, outstanding, is_unknown: false };
         let since = std::mem::replace(&mut self.starts[report.member.index()], next);
         let least = window.least;
-        let elapsed_ns = now_ns.saturating_sub(since.at_ns);
         let answered = reports.wrapping_sub(since.reports);
         let mut lost = 0;
-        match since.purpose {
-            // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing is
-            // written off here. The liveness checks of the stages find lost tasks in any case.
-            Purpose::Losses if is_exact && least > 0 => {
-                // Tasks in flight were sent lately: a member whose queue grows receives more than it answers.
-                let sent = answered.saturating_add(outstanding.saturating_sub(since.outstanding));
-                lost = least.saturating_sub(self.in_flight_most(sent, elapsed_ns));
-            }
-            // The member was idle, so its first task did not wait for another one of this node.
-            Purpose::Trip if is_reply => {
+        let trip = self.trip.take_if(|trip| trip.member == report.member);
+        if let Some(trip) = trip {
+            // The member was idle, so its first task did not wait for another one of this node. After a change of the
+            // policy, it may have had other tasks since.
+            if is_reply && answered <= 1 {
+                let elapsed_ns = now_ns.saturating_sub(trip.idle_ns);
                 self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
             }
-            // After a change of the policy, the member may have had other tasks since.
-            Purpose::FirstTrip if is_reply && self.round_trip_ns.is_none() && answered <= 1 => {
-                self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
-            }
-            _ => {}
+        } else if is_exact && least > 0 && !since.is_unknown {
+            // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing
+            // is written off here. The liveness checks of the stages find lost tasks in any case. Tasks in flight were
+            // sent lately: a member whose queue grows receives more than it answers.
+            let sent = answered.saturating_add(outstanding.saturating_sub(since.outstanding));
+            let elapsed_ns = now_ns.saturating_sub(since.at_ns);
+            lost = least.saturating_sub(self.in_flight_most(sent, elapsed_ns));
         }
         let left_in_flight = in_flight - lost;
         *window = Window::after(left_in_flight);
         self.starts[report.member.index()].outstanding -= lost;
         let is_idle = report.is_idle() && left_in_flight == 0;
-        let is_due =
-            !self.has_first_trips() || since.purpose == Purpose::Losses && is_trip_due(reports);
-        if is_idle && is_due {
-            self.starts[report.member.index()].purpose = Purpose::Trip;
+        let is_due = !self.has_first_trips() || trip.is_none() && is_trip_due(reports);
+        if is_idle && is_due && self.trip.is_none() {
+            self.trip = Some(Trip { member: report.member, since_ns: now_ns, idle_ns: now_ns });
             *window = Window::SHORT;
         }
         lost
@@ -466,6 +509,14 @@ mod tests {
             }
         }
 
+        /// Lets time pass, with a tick every 100 us.
+        fn pause(&mut self, ns: u64) {
+            const TICK_NS: u64 = 100_000;
+            let first = self.now_ns / TICK_NS + 1;
+            self.now_ns += ns;
+            (first..=self.now_ns / TICK_NS).for_each(|tick| self.dispatcher.tick(tick * TICK_NS));
+        }
+
         /// Returns the number of outstanding tasks by the policy's count, and the true number.
         fn counts(&self) -> (usize, usize) {
             (self.dispatcher.view().outstanding(A) as usize, self.tasks.len())
@@ -547,6 +598,30 @@ mod tests {
                 line.pass(200, 9);
                 let (counted, sent) = line.counts();
                 assert_eq!(counted, sent, "{policy}, {before}");
+            }
+        }
+    }
+
+    // promise: scheduling.4
+    #[test]
+    fn constant_pauses_hide_no_lost_task() {
+        // The last two also write off all tasks of a silent member.
+        for policy in &POLICIES[..5] {
+            for pause_us in [130, 1_000, 5_000] {
+                let mut line = Line::new(policy, (1, 10));
+                let pass = |line: &mut Line, replies| {
+                    for _ in 0..replies {
+                        line.pause(1_000 * pause_us);
+                        while !line.send(false) {
+                            line.pause(1_000_000);
+                        }
+                        line.reply();
+                    }
+                };
+                pass(&mut line, 300);
+                line.send(true);
+                pass(&mut line, 130);
+                assert_eq!(line.counts(), (0, 0), "{policy}, {pause_us}");
             }
         }
     }
