@@ -153,9 +153,9 @@ pub(super) struct Relay {
     /// the core that writes or reads it. So drivers write only to descriptors shared with peers that could stop this
     /// process anyway ([`Relay::may_be_woken`]), and read none that a peer has.
     dummy_event: OwnedFd,
-    /// Interrupts of the rings that this end reads, by device id, for each connected device. The number is that of the
-    /// forwarder with the connection.
-    interrupts: Mutex<BTreeMap<u32, (u64, RingInterrupts)>>,
+    /// Interrupts of the rings that this end reads, by device id; `None` while the device is not connected. The number
+    /// is that of the last forwarder with a handshake of a client's device, or with the connection.
+    interrupts: Mutex<BTreeMap<u32, (u64, Option<RingInterrupts>)>>,
     /// Number of forwarders so far.
     forwarders: AtomicU64,
     /// Number of changes of `interrupts`.
@@ -658,7 +658,8 @@ impl Relay {
             return None;
         }
         self.forget_pending();
-        self.note_end(id, None); // the device is stopped
+        let mut forwarder = Forwarder::new(self, false);
+        self.begin(id, forwarder.number); // the device is stopped
         if !start() {
             return self.note_failure("the device does not start");
         }
@@ -667,7 +668,6 @@ impl Relay {
             Ok(driver) => driver,
             Err(error) => return self.note_failure(error),
         };
-        let mut forwarder = Forwarder::new(self, false);
         let (checker, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
         forwarder.add(peer, ChannelState::Server { id, checker, driver, announced });
         forwarder.spawn().map_or_else(|error| self.note_failure(error), Some)
@@ -722,28 +722,42 @@ impl Relay {
 
     /// Returns true if a device has a peer and the handshake has ended: its ports send and receive packets.
     pub(super) fn is_connected(&self, id: u32) -> bool {
-        locked(&self.interrupts).contains_key(&id)
+        self.interrupts(id).is_some()
     }
 
     /// Returns the interrupts of the rings that a device reads; `None` without a peer.
     pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
-        locked(&self.interrupts).get(&id).map(|(_, interrupts)| interrupts.clone())
+        locked(&self.interrupts).get(&id).and_then(|(_, interrupts)| interrupts.clone())
     }
 
-    /// Records that a device has a peer, with these interrupts, by the forwarder with this number.
-    fn note_connection(&self, id: u32, forwarder: u64, interrupts: RingInterrupts) {
+    /// Records that a client's device begins a handshake by this forwarder, and has no peer yet.
+    fn begin(&self, id: u32, forwarder: u64) {
         let mut by_device = locked(&self.interrupts);
-        by_device.insert(id, (forwarder, interrupts));
-        self.note_change();
+        if let Some((_, Some(_))) = by_device.insert(id, (forwarder, None)) {
+            self.note_change();
+        }
     }
 
-    /// Records that a device has no peer any more, by this forwarder; by any if `None`. A client's device may have a
-    /// new connection by a new forwarder before the old one notices its end.
-    fn note_end(&self, id: u32, forwarder: Option<u64>) {
+    /// Records that a device has a peer, with these interrupts, by this forwarder. Returns false if a later forwarder
+    /// has begun a handshake of the device: the older connection is over, although its handshake ends only now.
+    fn note_connection(&self, id: u32, forwarder: u64, interrupts: RingInterrupts) -> bool {
         let mut by_device = locked(&self.interrupts);
-        let is_over = |&(owner, _): &(u64, _)| forwarder.is_none_or(|forwarder| owner == forwarder);
-        if by_device.get(&id).is_some_and(is_over) {
-            by_device.remove(&id);
+        let is_last = by_device.get(&id).is_none_or(|(last, _)| *last <= forwarder);
+        if is_last {
+            by_device.insert(id, (forwarder, Some(interrupts)));
+            self.note_change();
+        }
+        is_last
+    }
+
+    /// Records that a device has no peer any more, by this forwarder. A client's device may have a new connection by a
+    /// new forwarder before the old one notices its end.
+    fn note_end(&self, id: u32, forwarder: u64) {
+        let mut by_device = locked(&self.interrupts);
+        if let Some((owner, interrupts)) = by_device.get_mut(&id)
+            && *owner == forwarder
+            && interrupts.take().is_some()
+        {
             self.note_change();
         }
     }
@@ -1104,7 +1118,7 @@ impl Forwarder {
     /// channel.
     fn count_end(&mut self, id: u32) -> Option<PeerChannel> {
         self.connected.remove(&id);
-        self.relay.note_end(id, Some(self.number));
+        self.relay.note_end(id, self.number);
         *locked(&self.relay.status).ended.entry(id).or_default() += 1;
         None
     }
@@ -1231,7 +1245,10 @@ impl Forwarder {
                 // At this message the driver masks the interrupts of the rings that it reads. A core may unmask them only
                 // afterwards.
                 relay.barrier.send_and_settle(|| message.send(&driver, None));
-                relay.note_connection(id, self.number, announced.interrupts());
+                if !relay.note_connection(id, self.number, announced.interrupts()) {
+                    self.end(peer, &driver, None);
+                    return None;
+                }
                 self.connected.insert(id);
                 return Some(ChannelState::Connected { id, driver });
             }
@@ -2127,6 +2144,32 @@ mod tests {
         assert_eq!(pass.burst(|| 1), 1);
         // The end of the connection waits for the driver, too.
         settled.send(()).unwrap();
+    }
+
+    // promise: ports.2
+    #[test]
+    fn late_handshake_connects_no_restarted_device() {
+        let (settled, is_settled) = channel();
+        let is_settled = Mutex::new(is_settled);
+        let settle = move || is_settled.lock().unwrap().recv().unwrap();
+        let scene = ClientScene::new("late-handshake", &(Arc::new(settle) as MapSettler));
+        settled.send(()).unwrap(); // after Hello
+        let (first, _first_peer, _first_driver) = scene.connect();
+        // The device starts again while the driver handles the last message of the first handshake.
+        let mut driver = None;
+        let _second = scene.relay.connect(0, ONE, || {
+            driver = scene.relay.inner.connect().ok();
+            driver.is_some()
+        });
+        (0..2).for_each(|_| settled.send(()).unwrap()); // after the last message, and at the end
+        let began = Instant::now();
+        while !first.is_finished() {
+            assert!(!scene.relay.is_connected(0), "the second handshake has not begun");
+            assert!(began.elapsed() < TIMEOUT, "the first connection does not end");
+            thread::yield_now();
+        }
+        assert!(!scene.relay.is_connected(0));
+        drop(scene.server);
     }
 
     // promise: ports.2
