@@ -527,6 +527,7 @@ impl<T> Node<T> {
                 Verdict::Drop(reason) => return Some((packet, Err(reason))),
                 // It has a worker now and waits for its next hop.
                 Verdict::Hold { port, worker, slot } => {
+                    self.note_queued(); // the caller does so for released packets
                     if let Some((oldest, reason)) = self.hold(packet, port, worker, slot, now) {
                         return Some((oldest, Err(dropped(&self.stages, reason))));
                     }
@@ -570,14 +571,18 @@ impl<T> Node<T> {
 
     /// Publishes the number of waiting packets: those of the node, and `at_caller` more.
     pub fn note_held(&self, at_caller: usize) {
-        let (counters, queued) = (self.stages.counters(), self.stages.waiting());
-        counters.set(Gauge::Queued, queued as u64);
+        self.note_queued();
+        self.stages.counters().set(Gauge::Held, (self.held() + at_caller) as u64);
+    }
+
+    /// Publishes the number of tasks that wait for workers.
+    fn note_queued(&self) {
+        self.stages.counters().set(Gauge::Queued, self.stages.waiting() as u64);
         for pool in 0..self.stages.network().pools() {
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
                 dispatcher.view().note_queued(dispatcher.waiting());
             }
         }
-        counters.set(Gauge::Held, (self.held() + at_caller) as u64);
     }
 
     /// Returns the number of packets that wait here for a worker or a next hop.

@@ -128,6 +128,23 @@ fn tasks_beyond_the_queue_are_counted() {
     rig.assert_accounted();
 }
 
+#[test]
+fn queue_gauge_follows_unresolved_servers() {
+    // With rules for classes, waiting tasks leave one by one.
+    for policy in ["jbsq(k=1)", "jbsq(k=1, boost=1)"] {
+        let mut rig = rigs_with(policy, false, true, 256, 1, (QUEUE, Overflow::Drop)).remove(0);
+        send_tasks(&mut rig, 0..9);
+        let queued = |rig: &Rig| {
+            let of_pool = rig.leaf.stages().dispatcher(0).unwrap().view().queued();
+            (rig.count(Gauge::Queued), of_pool, rig.count(Gauge::Held))
+        };
+        assert_eq!(queued(&rig), (1, 1, 9), "{policy}");
+        send_reply(&mut rig, 10);
+        assert_eq!(queued(&rig), (0, 0, 9), "{policy}: it waits for the MAC address of its server");
+        rig.assert_accounted();
+    }
+}
+
 // promise: scheduling.3
 #[test]
 fn excess_tasks_return_to_their_client() {
