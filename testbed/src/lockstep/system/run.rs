@@ -1013,6 +1013,8 @@ impl<'a> System<'a> {
             }
         }
         self.sites[index].sent.clear();
+        // A restarted agent numbers its reports anew. An equal one is then no copy.
+        self.sites.iter_mut().for_each(|site| site.reports.clear());
     }
 }
 
