@@ -2,6 +2,8 @@
 //! prints its account: packets and tasks by port, pool and drop reason, as JSON.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,8 +13,16 @@ use serde_json::Value;
 /// Time in which a stopped process must end in a failing test.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// A process, killed when dropped. Holds `None` only after [`ChildProcess::output`], which consumes the process.
-pub struct ChildProcess(Option<Child>);
+/// Maximum number of lines of a log file in a failing test.
+const LOG_LINES: usize = 50;
+
+/// A process, killed when dropped.
+pub struct ChildProcess {
+    /// The process; `None` only after [`ChildProcess::output`], which consumes it.
+    child: Option<Child>,
+    /// File of its standard error, if this is a file.
+    log: Option<PathBuf>,
+}
 
 impl ChildProcess {
     /// Starts a command.
@@ -22,20 +32,21 @@ impl ChildProcess {
 
     /// Takes over a started process.
     pub fn of(child: Child) -> Self {
-        Self(Some(child))
+        let log = fs::read_link(format!("/proc/{}/fd/2", child.id()));
+        Self { log: log.ok().filter(|log| log.is_file()), child: Some(child) }
     }
 
     /// Takes its standard input. Panics if it is no pipe, or in a second call.
     pub fn stdin(&mut self) -> ChildStdin {
-        self.0.as_mut().unwrap().stdin.take().unwrap()
+        self.child.as_mut().unwrap().stdin.take().unwrap()
     }
 
     pub fn id(&self) -> u32 {
-        self.0.as_ref().unwrap().id()
+        self.child.as_ref().unwrap().id()
     }
 
     pub fn has_ended(&mut self) -> bool {
-        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
+        self.child.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     /// Sends a signal, such as `-TERM`.
@@ -46,7 +57,7 @@ impl ChildProcess {
 
     /// Waits for the end of the process and returns its output.
     pub fn output(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
+        self.child.take().unwrap().wait_with_output().unwrap()
     }
 
     /// Sends this signal, waits for the end of the process, and returns its output.
@@ -77,9 +88,10 @@ impl Drop for ChildProcess {
     /// Kills the process. Under a panic, which fails the test, stops it and prints its output instead: a node then
     /// still writes its account.
     fn drop(&mut self) {
-        let Some(mut child) = self.0.take() else { return };
+        let Some(mut child) = self.child.take() else { return };
         if std::thread::panicking() {
-            return print_end(child);
+            print_end(child);
+            return self.log.iter().for_each(|log| print_log(log));
         }
         let _ = child.kill();
         let _ = child.wait();
@@ -109,6 +121,15 @@ fn print_end(mut child: Child) {
         }
         Err(error) => eprintln!("process {id} {state}: {error}"),
     }
+}
+
+/// Prints the last lines of a log file.
+fn print_log(path: &Path) {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+    eprintln!("{}:\n{}", path.display(), last.join("\n"));
 }
 
 /// Returns the account written by a node at its end. Checks that the node succeeded, and that no packet buffer is
