@@ -68,6 +68,18 @@ impl<T> QueueingDispatcher<T> {
         }
     }
 
+    /// Appends a task for which the dispatcher found no member ([`Dispatcher::offer_run`]) to its lane.
+    ///
+    /// # Errors
+    /// The task, and the reason why it cannot wait.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, task: Task, item: T) -> Result<(), (T, DropReason)> {
+        match self.dispatcher.wait(task) {
+            Ok(lane) => self.store(lane, item).map_err(|item| (item, DropReason::QueueFull)),
+            Err(reason) => Err((item, reason)),
+        }
+    }
+
     /// Appends a task to the first lane without a decision, for callers that decide later (model `slots`).
     ///
     /// # Errors

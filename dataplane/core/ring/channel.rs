@@ -94,6 +94,14 @@ impl Channel {
     /// task is too long. Does not wake a sleeping worker; [`Channel::collect`] does.
     #[inline]
     pub fn send(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
+        let is_given = self.append(ids, payload);
+        self.sender.publish();
+        is_given
+    }
+
+    /// Same as [`Channel::send`], but the worker sees the task only after the next [`Sender::publish`].
+    #[inline]
+    pub fn append(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
         // An excluded worker may still read its old tasks, so their bytes must not change before the next grant.
         let can_send = self.sender.is_granted() && self.sender.room() > 0;
         if !can_send || payload.len() > self.shape.payload {
@@ -104,7 +112,7 @@ impl Channel {
         part[0].store(u64::from(ids.app) << 32 | u64::from(ids.seq), Relaxed);
         bytes::store(&part[HEAD / 8..], payload);
         let (offset, len) = (offset as u32, payload.len() as u32);
-        self.sender.send(Notice { offset, len, class: ids.class })
+        self.sender.append(Notice { offset, len, class: ids.class })
     }
 
     /// Returns the counts of the tasks completed since the last call; `sender().completed(count)` gives each task's

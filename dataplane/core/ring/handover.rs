@@ -84,12 +84,12 @@ impl<T: Token> Producer<T> {
         claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
     }
 
-    /// Returns true if the worker has the grant and a slot is free. A departed worker keeps the grant until
-    /// [`Producer::take_back`] revokes it.
+    /// Returns the number of tasks that can be given now; 0 if the worker has no grant. A departed worker keeps the grant
+    /// until [`Producer::take_back`] revokes it.
     #[inline]
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.sender().is_granted() && self.sender().room() > 0
+    pub fn room(&self) -> usize {
+        if self.sender().is_granted() { self.sender().room() } else { 0 }
     }
 
     /// Gives a task to the worker, with a number (`note`) that accompanies it. Does not wake the worker:
@@ -99,12 +99,29 @@ impl<T: Token> Producer<T> {
     /// Returns the task if no worker has the grant or no slot is free.
     #[inline]
     pub fn give(&mut self, task: T, note: u32) -> Result<(), T> {
-        if !self.has_room() {
+        let given = self.append(task, note);
+        self.publish();
+        given
+    }
+
+    /// Same as [`Producer::give`], but the worker sees the task only after the next [`Producer::publish`].
+    ///
+    /// # Errors
+    /// Same as for [`Producer::give`].
+    #[inline]
+    pub fn append(&mut self, task: T, note: u32) -> Result<(), T> {
+        if self.room() == 0 {
             return Err(task);
         }
-        let sent = self.channel.sender_mut().send_word(task.into_word(), note);
-        debug_assert!(sent, "there was room");
+        let appended = self.channel.sender_mut().append_word(task.into_word(), note);
+        debug_assert!(appended, "there was room");
         Ok(())
+    }
+
+    /// Makes the appended tasks visible to the worker.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.channel.sender_mut().publish();
     }
 
     /// Returns the numbers of the tasks completed since the last call. Wakes the worker if it sleeps with a pending
@@ -159,7 +176,7 @@ impl<T: Token> Producer<T> {
         }
         let number = self.untaken.next()?;
         let (word, note) = self.sender().sent_word(number);
-        // SAFETY: `give` made the word from a task of this type. The worker has left after completing every
+        // SAFETY: `append` made the word from a task of this type. The worker has left after completing every
         // task that it took. This one is incomplete, so it was not taken, and its number occurs here once.
         Some((unsafe { T::from_word(word) }, note))
     }
@@ -206,7 +223,7 @@ impl<T: Token> Consumer<T> {
         debug_assert!(!self.has_task, "one task at a time");
         let (word, note) = self.end.receiver().receive_word()?;
         self.has_task = true;
-        // SAFETY: only `Producer::give`, of the same type, writes the slots, and a number is received once.
+        // SAFETY: only `Producer::append`, of the same type, writes the slots, and a number is received once.
         Some((unsafe { T::from_word(word) }, note))
     }
 
@@ -308,6 +325,20 @@ mod tests {
             std::iter::from_fn(|| producer.take_back()).map(|(task, _)| *task).collect();
         assert_eq!((back, producer.take_back()), (vec![1, 2, 3], None));
         assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
+    }
+
+    // promise: agent.2
+    #[test]
+    fn unpublished_run_of_departed_worker_returns() {
+        let (mut producer, mut consumer) = ends();
+        assert!(producer.give(Box::new(0), 0).is_ok());
+        assert!((1..4).all(|task| producer.append(Box::new(task), 10 + task).is_ok()));
+        assert!(consumer.take().is_some() && !consumer.is_ready(), "one task is visible");
+        drop(consumer);
+        assert_eq!(producer.collect(), Ok(0..1));
+        let back: Vec<_> =
+            std::iter::from_fn(|| producer.take_back()).map(|(task, note)| (*task, note)).collect();
+        assert_eq!(back, [(1, 11), (2, 12), (3, 13)]);
     }
 
     #[test]

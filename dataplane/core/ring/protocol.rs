@@ -206,6 +206,10 @@ pub struct Sender<S> {
     slots: TaskSlots,
     /// Number of the next task.
     next: u64,
+    /// Number of the first task that was appended and not published; `next` if there is none.
+    published: u64,
+    /// First word of that task's slot.
+    head: u64,
     /// Count of completed or lost tasks; tasks from `done` to `next` are outstanding.
     done: u64,
     /// Worked nanoseconds at the last call of [`Sender::worked_ns`].
@@ -224,7 +228,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         let slots = words.slots.len() / SLOT_WORDS;
         assert!(slots.is_power_of_two(), "slots are a power of two");
         let slots = TaskSlots::new(slots);
-        Self { words, slots, next: 0, done: 0, busy_ns: 0, granted: 0 }
+        Self { words, slots, next: 0, published: 0, head: 0, done: 0, busy_ns: 0, granted: 0 }
     }
 
     /// Returns the number of slots.
@@ -286,47 +290,55 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     /// Gives the worker a task. Returns false without effect if no slot is free.
     #[inline]
     pub fn send(&mut self, notice: Notice) -> bool {
-        if self.room() == 0 {
-            return false;
-        }
-        self.write(self.next, notice);
-        self.note_given();
-        true
+        let is_given = self.append(notice);
+        self.publish();
+        is_given
     }
 
-    /// Counts the next task as given, after its notice was written.
-    #[inline(always)]
-    fn note_given(&mut self) {
-        self.slots.give(self.next);
-        self.next += 1;
-    }
-
-    /// Gives as many tasks as possible and returns their number. The first becomes visible last, so a worker
-    /// that sees it finds the remaining ones in the same lines.
+    /// Gives as many tasks as possible and returns their number. A worker that sees the first one sees all of them.
     #[inline]
     pub fn send_burst(&mut self, notices: &[Notice]) -> usize {
-        let count = notices.len().min(self.room());
-        for (index, notice) in notices[..count].iter().enumerate().rev() {
-            self.write(self.next + index as u64, *notice);
-        }
-        // One check for the burst, not one for each task.
-        if self.slots.is_listing() {
-            (0..count as u64).for_each(|index| self.slots.give(self.next + index));
-        }
-        self.next += count as u64;
+        let count = notices.iter().take_while(|notice| self.append(**notice)).count();
+        self.publish();
         count
     }
 
-    /// Same as [`Sender::send`], for a task without bytes in the area: one word, such as a pointer, and a number
+    /// Appends a task to the run of tasks that the next [`Sender::publish`] makes visible to the worker. Returns false
+    /// without effect if no slot is free.
+    #[inline]
+    pub fn append(&mut self, notice: Notice) -> bool {
+        let word = u64::from(notice.offset) << 32 | u64::from(notice.class);
+        self.append_word(word, notice.len)
+    }
+
+    /// Same as [`Sender::append`], for a task without bytes in the area: one word, such as a pointer, and a number
     /// (`note`).
     #[inline]
-    pub fn send_word(&mut self, word: u64, note: u32) -> bool {
+    pub fn append_word(&mut self, word: u64, note: u32) -> bool {
         if self.room() == 0 {
             return false;
         }
-        self.write_words(self.next, word, note);
-        self.note_given();
+        let (number, index) = (self.next, self.notice_index(self.next));
+        let first = u64::from(note) << 32 | u64::from(tag(number));
+        self.words.slots[index + 1].store(word, Relaxed);
+        match number == self.published {
+            true => self.head = first,
+            false => self.words.slots[index].store(first, Release),
+        }
+        self.slots.give(number);
+        self.next += 1;
         true
+    }
+
+    /// Makes the appended tasks visible to the worker, all at once: it stores the tag of the first one last, and the
+    /// worker takes tasks in order.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.next {
+            let index = self.notice_index(self.published);
+            self.words.slots[index].store(self.head, Release);
+            self.published = self.next;
+        }
     }
 
     /// Returns the index of a task's notice in the slots' words. Workers take tasks in order, so no untaken task has
@@ -343,21 +355,6 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         let index = self.notice_index(number);
         let note = self.words.slots[index].load(Relaxed) >> 32;
         (self.words.slots[index + 1].load(Relaxed), note as u32)
-    }
-
-    /// Writes a task's notice.
-    #[inline]
-    fn write(&self, number: u64, notice: Notice) {
-        let word = u64::from(notice.offset) << 32 | u64::from(notice.class);
-        self.write_words(number, word, notice.len);
-    }
-
-    /// Writes a notice: the word first, then the tag with the note, whose Release store makes both visible.
-    #[inline]
-    fn write_words(&self, number: u64, word: u64, note: u32) {
-        let index = self.notice_index(number);
-        self.words.slots[index + 1].store(word, Relaxed);
-        self.words.slots[index].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
     }
 
     /// Processes new credits. Returns the counts of the tasks completed since the last call: for a worker that
@@ -497,6 +494,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     pub fn revoke(&mut self) -> std::ops::Range<u64> {
         self.words.control[control::GRANTED].store(0, Release);
         self.granted = 0;
+        self.publish(); // so that `sent_word` is right for each lost task
         let lost = self.done..self.next;
         self.done = self.next;
         lost
@@ -622,7 +620,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         Some(Notice { offset: (word >> 32) as u32, len, class: word as u16 })
     }
 
-    /// Takes the next task given by [`Sender::send_word`], if it is available: its word and its note.
+    /// Takes the next task given by [`Sender::append_word`], if it is available: its word and its note.
     #[inline]
     pub fn receive_word(&self) -> Option<(u64, u32)> {
         let next = self.next.get();

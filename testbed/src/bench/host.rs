@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use wedjat::io::dpdk::{Distributor, Eal, EventDevice, EventDeviceError, MbufPool, RingPair};
+use wedjat::limits::BURST;
 use wedjat::policy::{Core, Dispatcher, Overflow};
 use wedjat::ring::{Channel, Notice, Outcome, TaskIds, WorkerEnd, WorkerIdentity, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
@@ -277,9 +278,16 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
                 done += 1;
                 unanswered += u64::from(!matches!(completion.outcome, Ok(Outcome::Reply { .. })));
             });
-            // Keeps up to 32 tasks in the central queue.
-            while sent < tasks && workers.waiting() < 32 && workers.submit(EmptyTask, 0).is_ok() {
-                sent += 1;
+            // Keeps up to a burst of tasks in the central queue. Submits bursts of tasks, like an agent.
+            while sent < tasks && workers.waiting() < BURST {
+                let count = (BURST - workers.waiting()).min((tasks - sent) as usize);
+                let mut burst = [const { Some(EmptyTask) }; BURST];
+                workers.submit_run(&mut burst[..count], 0, &mut |result| {
+                    // A refused task gets no answer.
+                    let refused = u64::from(result.is_err());
+                    (done, unanswered) = (done + refused, unanswered + refused);
+                });
+                sent += count as u64;
             }
         }
     };

@@ -8,6 +8,8 @@ mod orderings;
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use super::protocol::CreditError;
 use super::*;
 
@@ -109,6 +111,56 @@ fn bursts_stay_ordered_over_many_laps() {
         assert_eq!(worker_end.receiver().receive(), None);
         worker_end.receiver().complete(1); // completes all received ones, after 1 ns of work
         assert_eq!(channel.collect(), Ok(3 * lap..3 * lap + 3));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }) })]
+
+    /// In any order of steps, a worker gets exactly the published tasks, in order and with their bytes. A task is
+    /// refused if and only if all slots are in use. A worker that dies loses its unfinished tasks only.
+    // promise: agent.1
+    #[test]
+    fn runs_arrive_whole_and_in_order(steps in proptest::collection::vec((0..8_u8, 1..6_u32), 1..80)) {
+        let (region, mut channel, mut worker_end) = joined(4, 16);
+        // Numbers of the next task to give, the first unpublished one, the next one to take, and the first unfinished one.
+        let (mut next, mut published, mut taken, mut done) = (0_u32, 0_u32, 0_u32, 0_u32);
+        for (step, count) in steps {
+            match step {
+                // Appends a run, perhaps longer than the room, and publishes it at once or later.
+                0..4 => {
+                    for _ in 0..count {
+                        let has_room = next - done < 4;
+                        prop_assert_eq!(channel.append(ids(next), &[next as u8; 9]), has_room);
+                        next += u32::from(has_room);
+                    }
+                    if step < 2 {
+                        channel.sender_mut().publish();
+                        published = next;
+                    }
+                }
+                4 => {
+                    channel.sender_mut().publish();
+                    published = next;
+                }
+                5 | 6 => {
+                    for _ in 0..count.min(published - taken) {
+                        prop_assert_eq!(echo(&worker_end), vec![taken as u8; 9]);
+                        taken += 1;
+                    }
+                    prop_assert!(taken < published || worker_end.take().unwrap().is_none());
+                    prop_assert_eq!(channel.collect(), Ok(u64::from(done)..u64::from(taken)));
+                    done = taken;
+                }
+                _ => {
+                    worker_end.die();
+                    prop_assert_eq!(channel.sender_mut().revoke(), u64::from(done)..u64::from(next));
+                    worker_end = attach_worker(&region, &mut channel);
+                    (published, taken, done) = (next, next, next);
+                }
+            }
+            prop_assert_eq!(channel.sender().outstanding(), (next - done) as usize);
+        }
     }
 }
 

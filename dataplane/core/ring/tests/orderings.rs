@@ -146,6 +146,65 @@ fn worker_sees_a_burst_at_once() {
     });
 }
 
+/// A worker that sees the first task of a run sees the whole run, also beyond the last slot of a ring that was full.
+// promise: agent.1
+#[test]
+fn run_across_the_end_is_seen_at_once() {
+    loom::model(|| {
+        let (mut sender, receiver) = attached(2);
+        assert!(sender.send(task(0)) && sender.append(task(1)));
+        let worker = thread::spawn(move || {
+            assert_eq!(wait(|| receiver.receive()), task(0));
+            receiver.complete(1);
+            assert_eq!(wait(|| receiver.receive()), task(1));
+            assert_eq!(receiver.receive(), Some(task(2)));
+            receiver.complete(2);
+        });
+        while !sender.append(task(2)) {
+            assert!(sender.collect().expect("no fault").end <= 1, "task 1 is not visible");
+            thread::yield_now();
+        }
+        assert!(!sender.append(task(3)), "tasks 1 and 2 fill the ring");
+        sender.publish();
+        wait(|| (sender.collect().expect("no fault").end == 3).then_some(()));
+        worker.join().expect("the worker");
+    });
+}
+
+/// A worker dies within a run. Its unfinished tasks are lost, also those not yet visible. Its successor sees only its own.
+// promise: agent.1
+#[test]
+fn successor_sees_no_run_of_a_dead_worker() {
+    loom::model(|| {
+        let words = words(4);
+        let mut sender = Sender::new(words.clone());
+        let first = Receiver::claim(words.clone(), 1, 0);
+        sender.grant(sender.claim());
+        first.start();
+        assert_eq!(sender.send_burst(&[task(0), task(1)]), 2);
+        let worker = thread::spawn(move || {
+            assert_eq!(first.receive(), Some(task(0)));
+            first.complete(5);
+            drop(first); // dies within the first run; a dropped receiver does not leave
+            let second = Receiver::claim(words, 2, 0);
+            wait(|| second.is_granted().then_some(()));
+            second.start();
+            assert_eq!(wait(|| second.receive()), task(3));
+            assert_eq!(second.receive(), Some(task(4)));
+            second.complete(1);
+        });
+        let before = sender.granted();
+        assert!(sender.append(task(2)));
+        let claim = wait(|| Some(sender.claim()).filter(|&claim| claim != before));
+        assert_eq!(sender.collect(), Ok(0..1));
+        assert_eq!(sender.revoke(), 1..3);
+        sender.grant(claim);
+        assert_eq!(sender.send_burst(&[task(3), task(4)]), 2);
+        wait(|| (sender.collect().expect("no fault").end == 5).then_some(()));
+        worker.join().expect("the worker");
+    });
+}
+
 /// A second worker starts with the next task, and the dispatcher never reads the first worker's count as the second's.
 // promise: agent.1
 #[test]

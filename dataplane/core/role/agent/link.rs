@@ -79,28 +79,29 @@ impl<T: Work> WorkerLink<T> {
         self.channel().sender()
     }
 
-    /// Gives a task to the worker.
-    ///
-    /// # Errors
-    /// Returns the task if the worker has no grant or no free slot, or if the bytes exceed a slot.
+    /// Gives the worker those of `tasks` with these indices, all at once, and takes them out. Leaves a task if the worker
+    /// has no grant or no free slot, or if the task's bytes exceed a slot.
     #[inline]
-    pub fn give(&mut self, task: T) -> Result<(), T> {
+    pub fn give(&mut self, tasks: &mut [Option<T>], indices: impl Iterator<Item = usize>) {
         match self {
             Self::Copied { channel, held } => {
-                let slot = channel.sender().next_slot();
-                if !channel.send(task.ids(), task.payload()) {
-                    return Err(task);
+                for index in indices {
+                    let slot = channel.sender().next_slot();
+                    let is_given = |task: &T| channel.append(task.ids(), task.payload());
+                    if tasks[index].as_ref().is_some_and(is_given) {
+                        held[slot] = tasks[index].take();
+                    }
                 }
-                held[slot] = Some(task);
-                Ok(())
+                channel.sender_mut().publish();
             }
-            Self::Handed(producer) if producer.has_room() => {
-                let (parcel, note) = task.pack();
-                let sent = producer.give(parcel, note).is_ok();
-                debug_assert!(sent, "there was room");
-                Ok(())
+            Self::Handed(producer) => {
+                for index in indices.take(producer.room()) {
+                    let Some((parcel, note)) = tasks[index].take().map(T::pack) else { continue };
+                    let is_given = producer.append(parcel, note).is_ok();
+                    debug_assert!(is_given, "there was room");
+                }
+                producer.publish();
             }
-            Self::Handed(_) => Err(task),
         }
     }
 

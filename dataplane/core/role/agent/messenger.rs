@@ -10,14 +10,16 @@ use super::next_hop::NextHop;
 use super::packet::Packet;
 use super::register::{self, Registrar};
 use super::responder::Responder;
-use super::worker_set::Completion as TaskCompletion;
+use super::worker_set::{Completion as TaskCompletion, Refusal};
 use crate::io::{Pool, Port, Token};
+use crate::node::explain::Fate;
+use crate::reason::DropReason;
 use crate::stage::PortAddress;
 use crate::state::Counter;
 use crate::wire::address::Address;
 use crate::wire::completion::{Completion, ENTRY_LEN};
 use crate::wire::ether::Mac;
-use crate::wire::task::{Code, Header};
+use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::Flow;
 
 /// Sender of an agent's replies and of its messages to leaves. Borrows the agent's parts except the worker sets, which
@@ -59,6 +61,23 @@ where
             self.responder.completions.hurry(route.leaf);
             self.send_completions(self.responder.now);
         }
+    }
+
+    /// Sends a task that was not accepted back to its sender if `refuses` and the queue is full. Otherwise drops it.
+    /// Returns its outcome.
+    #[cold]
+    pub fn refuse(&mut self, refusal: Refusal<Packet<P::Buf>>, refuses: bool) -> Fate {
+        let Refusal { task, reason, waiting } = refusal;
+        let (_, worker) = task.addressed();
+        if worker != NO_MEMBER {
+            self.responder.count(worker, -1); // counted on its arrival
+        }
+        if refuses && reason == DropReason::QueueFull {
+            self.make_room(&task);
+            return self.responder.refuse(task, waiting);
+        }
+        self.responder.out.counters.drop(reason, 1);
+        Fate::Dropped(reason)
     }
 
     /// Sends the completion reports that are due at `now` ticks.

@@ -53,7 +53,7 @@ pub use reports::{QueueReport, QueueReports};
 pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
 pub use update::{AgentCommands, Entry, Step, Update};
-pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
+pub use worker_set::{AttachStats, Completion, DetachReason, Refusal, WorkerEntry, WorkerSet};
 
 use direct::{ClientHops, DirectRoute};
 use messenger::Messenger;
@@ -65,7 +65,7 @@ use super::{CoreRole, PollTime};
 use crate::clock::Progress;
 use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
-use crate::limits::PORTS_MAX;
+use crate::limits::{BURST, PORTS_MAX};
 use crate::node::Timing;
 use crate::node::arp::ArpQuestion;
 use crate::node::explain::{Fate, Moment};
@@ -187,6 +187,20 @@ enum Arrival<B> {
     PeerMessage { from: (IpAddr, Mac), header: Header, body: Range<usize> },
     /// ARP or neighbour discovery; not parsed yet.
     Neighbour,
+}
+
+/// Received tasks of one pool, not yet submitted.
+struct TaskRun<B> {
+    /// Index of the pool's worker set.
+    set: usize,
+    /// The tasks, in the order of their arrival.
+    tasks: ArrayVec<Option<Packet<B>>, BURST>,
+}
+
+impl<B> Default for TaskRun<B> {
+    fn default() -> Self {
+        Self { set: 0, tasks: ArrayVec::new() }
+    }
 }
 
 /// Returns the source address of a checked IPv4 or IPv6 frame.
@@ -322,12 +336,14 @@ where
             self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
             let explains = self.responder.out.tap.explains(); // once per burst: `wedjat explain` is rarely active
+            let mut run = TaskRun::default();
             for packet in burst {
                 match explains {
-                    false => _ = self.take(port, packet, now),
+                    false => _ = self.take(port, packet, &mut run),
                     true => self.explain(port, packet, now),
                 }
             }
+            self.submit(&mut run);
         }
         let (mut replied, mut ended) = (0, 0);
         let Self { worker_sets, responder, peers, pool, registrars, addresses, udp_port, .. } =
@@ -380,7 +396,9 @@ where
             // Begins the packet's record; `settle` below completes it.
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
         }
-        let fate = self.take(port, packet, now);
+        let mut run = TaskRun::default();
+        let fate = self.take(port, packet, &mut run);
+        let fate = fate.unwrap_or_else(|| self.submit(&mut run));
         let Some(explainer) = self.responder.out.tap.explainer() else { return };
         // Only a task given to a worker has a chosen member.
         let (member, pool) = match (fate, explainer.pool()) {
@@ -397,15 +415,15 @@ where
         });
     }
 
-    /// Processes a packet received by `port`. Returns its outcome.
+    /// Processes a packet received by `port`. Returns its outcome; `None` for a task appended to `run`.
     #[inline]
-    fn take(&mut self, port: usize, packet: P::Buf, now: u64) -> Fate {
+    fn take(&mut self, port: usize, packet: P::Buf, run: &mut TaskRun<P::Buf>) -> Option<Fate> {
         let mut packet = Some(packet);
-        match self.read(port, &mut packet) {
-            Ok(Arrival::Task(task)) => self.submit(task, now),
+        Some(match self.read(port, &mut packet) {
+            Ok(Arrival::Task(task)) => return self.admit(task, run),
             Ok(Arrival::DirectTask(task, leaf)) => {
                 let route = self.route(port, &task, leaf);
-                self.submit(task.with_route(route, &self.addresses[port]), now)
+                return self.admit(task.with_route(route, &self.addresses[port]), run);
             }
             Ok(Arrival::Acknowledgement { header, payload }) => {
                 let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
@@ -433,7 +451,7 @@ where
                 self.responder.out.refusals.note(port, reason);
                 self.drop_for(reason)
             }
-        }
+        })
     }
 
     /// Counts a processed or refused message. Returns its outcome.
@@ -646,34 +664,33 @@ where
         mac.map(|mac| DirectRoute { leaf, mac })
     }
 
-    /// Gives a task to a worker, queues it, forwards it to a peer, refuses it to its sender, or drops it. Returns its
-    /// outcome.
+    /// Checks a task and appends it to `run`, forwards it to a peer, or drops it. Returns its outcome; `None` for a task
+    /// in `run`. Submits the tasks of another pool in `run` first.
     #[inline]
-    fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
+    fn admit(&mut self, mut task: Packet<P::Buf>, run: &mut TaskRun<P::Buf>) -> Option<Fate> {
         let (pool, worker) = task.addressed();
         let counters = &self.responder.out.counters;
         // Finds the pool's worker set, and checks that it has the worker that the task names.
-        let Some(index) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
-            return self.drop_for(DropReason::UnknownPool);
+        let Some(set) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
+            return Some(self.drop_for(DropReason::UnknownPool));
         };
         let named = self.responder.named.get(usize::from(worker)).copied();
         let named = named.filter(|named| named.set != NO_SET);
         match named {
-            None if worker != NO_MEMBER => return self.drop_for(DropReason::UnknownWorker),
-            Some(named) if usize::from(named.set) != index => {
-                return self.drop_for(DropReason::PoolMismatch);
+            None if worker != NO_MEMBER => return Some(self.drop_for(DropReason::UnknownWorker)),
+            Some(named) if usize::from(named.set) != set => {
+                return Some(self.drop_for(DropReason::PoolMismatch));
             }
             _ => {}
         }
-        let workers = &mut self.worker_sets[index];
-        let waiting = workers.waiting();
         let mut peers = self.peers.as_mut().filter(|peers| peers.pool() == pool);
+        let has_peers = peers.is_some();
         if let Some(peers) = &mut peers {
-            peers.note_waiting(waiting);
+            peers.note_waiting(self.worker_sets[set].waiting());
             if task.is_forwarded() {
                 counters.add(Counter::TasksTaken, 1);
             } else if let Some(node) = peers.destination() {
-                return self.forward_to_peer(task, node, Counter::TasksPassed);
+                return Some(self.forward_to_peer(task, node, Counter::TasksPassed));
             }
         }
         task.since_ns = self.responder.now_ns;
@@ -694,31 +711,47 @@ where
                 self.responder.note_full(worker, route);
             }
         }
-        match workers.submit(task, now) {
-            Ok(member) => {
-                self.responder.out.counters.add(Counter::Scheduled, 1);
-                match member {
-                    Some(member) => Fate::Given { member },
-                    None => Fate::Queued,
-                }
-            }
-            Err((task, reason)) => {
-                if worker != NO_MEMBER {
-                    self.responder.count(worker, -1); // reverts the count above
-                }
-                if let Some(peers) = peers {
-                    peers.note_failed();
-                }
-                match reason {
-                    DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
-                        let (_, mut messenger) = self.split();
-                        messenger.make_room(&task);
-                        messenger.responder.refuse(task, waiting)
-                    }
-                    _ => self.drop_for(reason),
-                }
-            }
+        if run.set != set || run.tasks.is_full() {
+            self.submit(run);
+            run.set = set;
         }
+        run.tasks.push(Some(task));
+        // A decision between peers depends on the tasks that wait.
+        has_peers.then(|| self.submit(run))
+    }
+
+    /// Gives each task of a run to a worker, queues it, refuses it to its sender, or drops it. Returns the last task's
+    /// outcome. Leaves the run empty.
+    #[inline]
+    fn submit(&mut self, run: &mut TaskRun<P::Buf>) -> Fate {
+        let mut fate = Fate::Queued;
+        if run.tasks.is_empty() {
+            return fate;
+        }
+        let (set, now) = (run.set, self.responder.now);
+        let (mut scheduled, mut failed) = (0, 0);
+        let (worker_sets, mut messenger) = self.split();
+        let workers = &mut worker_sets[set];
+        let refuses = workers.overflow() == Overflow::Refuse;
+        workers.submit_run(&mut run.tasks, now, &mut |result| {
+            fate = match result {
+                Ok(member) => {
+                    scheduled += 1;
+                    member.map_or(Fate::Queued, |member| Fate::Given { member })
+                }
+                Err(refusal) => {
+                    failed += 1;
+                    messenger.refuse(refusal, refuses)
+                }
+            };
+        });
+        run.tasks.clear();
+        self.responder.out.counters.add(Counter::Scheduled, scheduled);
+        let pool = self.worker_sets[set].pool;
+        if let Some(peers) = self.peers.as_mut().filter(|peers| Some(peers.pool()) == pool) {
+            (0..failed).for_each(|_| peers.note_failed());
+        }
+        fate
     }
 
     /// Processes an ARP packet: answers a question for this host, and learns the MAC address of a leaf, peer or client.

@@ -39,6 +39,17 @@ pub struct Completion<'a, T> {
     pub position: TaskPosition,
 }
 
+/// A task that was neither given to a worker nor queued.
+#[derive(Debug)]
+pub struct Refusal<T> {
+    /// The task.
+    pub task: T,
+    /// Reason of the refusal.
+    pub reason: DropReason,
+    /// Number of tasks that wait in the pool's queue.
+    pub waiting: usize,
+}
+
 /// Reason why a worker was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -97,6 +108,8 @@ pub struct WorkerEntry<T: Work> {
     last_active: u64,
     /// True for a thread that was silent for too long. It keeps its tasks, and gets no new ones until it answers.
     suspended: bool,
+    /// Index of its first task in a run of tasks; [`NO_TASK`] between runs.
+    first_in_run: u8,
     /// True if it gets no new tasks until it is undrained. A new worker that attaches here is drained, too.
     is_drained: bool,
     /// True after [`WorkerSet::retire`]: it gets no new tasks, and its channel accepts no other worker.
@@ -112,6 +125,7 @@ impl<T: Work> WorkerEntry<T> {
             link: link.into(),
             last_claim: 0,
             last_active: 0,
+            first_in_run: NO_TASK,
             suspended: false,
             is_drained: false,
             is_leaving: false,
@@ -138,6 +152,21 @@ impl<T: Work> WorkerEntry<T> {
         self.link.channel().index()
     }
 }
+
+/// Completed task of a worker that gets copies, not yet processed.
+struct EndedTask {
+    /// Index of the worker's entry.
+    entry: u16,
+    /// The worker's load after its last completion, for the policy.
+    load: Load,
+    /// The same as a number of tasks.
+    left: usize,
+    /// Position of the task in the channel.
+    position: TaskPosition,
+}
+
+/// Index of no task in a run.
+const NO_TASK: u8 = u8::MAX;
 
 /// Entry index of a free member.
 const NOWHERE: u16 = u16::MAX;
@@ -347,18 +376,31 @@ impl<T: Work> WorkerSet<T> {
         attached.find(|entry| entry.identity == identity).map(|entry| entry.last_claim)
     }
 
-    /// Gives the task to a worker, or queues it. Returns the worker's member; `None` if the task is queued.
-    ///
-    /// # Errors
-    /// The task, and the reason why it was neither given nor queued.
+    /// Gives each task of a run (at most a burst) to a worker, or queues it, in order. Each worker sees all its tasks of
+    /// the run at once. Takes all tasks out of `tasks`. Passes each result to `settled`: the worker's member, or `None`
+    /// if the task is queued.
     #[inline]
-    pub fn submit(&mut self, task: T, now: u64) -> Result<Option<Member>, (T, DropReason)> {
-        match self.dispatcher.offer(Task::new(task.ids().class), task)? {
-            Some((task, pick)) => {
-                self.give(pick.member, task, now)?;
-                Ok(Some(pick.member))
-            }
-            None => Ok(None),
+    pub fn submit_run(
+        &mut self,
+        tasks: &mut [Option<T>],
+        now: u64,
+        settled: &mut impl FnMut(Result<Option<Member>, Refusal<T>>),
+    ) {
+        let kind = |task: &T| Task::new(task.ids().class);
+        let kinds: ArrayVec<_, BURST> = tasks.iter().flatten().map(kind).collect();
+        let mut picks = [None; BURST];
+        let picks = &mut picks[..kinds.len()];
+        self.dispatcher.offer_run(&kinds, picks, || None);
+        self.give_run(tasks, picks, now);
+        for ((task, pick), kind) in tasks.iter_mut().zip(&*picks).zip(kinds) {
+            let member = pick.map(|pick| pick.member);
+            let result = match (task.take(), member) {
+                (None, member) => Ok(member),
+                (Some(task), Some(member)) => Err((task, self.write_off(member))),
+                (Some(task), None) => self.dispatcher.enqueue(kind, task).map(|()| None),
+            };
+            let waiting = self.dispatcher.waiting();
+            settled(result.map_err(|(task, reason)| Refusal { task, reason, waiting }));
         }
     }
 
@@ -369,58 +411,93 @@ impl<T: Work> WorkerSet<T> {
         self.entries.get(index).map(|entry| entry.identity.id)
     }
 
-    /// Gives the task to the member chosen for it. Returns the task with [`DropReason::QueueFull`] if the channel has
-    /// no room.
+    /// Gives the picked tasks of a run to their members, and takes them out of `tasks`. Leaves those for which a channel
+    /// has no room. All tasks of one member are written together, so that each cache line moves once.
     #[inline]
-    fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
-        let entry = &mut self.entries[usize::from(self.entry_of[member.index()])];
-        let was_idle = entry.link.sender().outstanding() == 0;
-        if let Err(task) = entry.link.give(task) {
-            // The policy may send more than the channel's ring holds. Reverts its count of the task.
-            self.dispatcher.write_off(member, 1);
-            return Err((task, DropReason::QueueFull));
+    fn give_run(&mut self, tasks: &mut [Option<T>], picks: &[Option<Pick>], now: u64) {
+        // List of each member's tasks: its first one is in the entry, the others follow by index.
+        let mut next = [NO_TASK; BURST];
+        for (index, pick) in picks.iter().enumerate().rev() {
+            if let Some(pick) = pick {
+                let entry = &mut self.entries[usize::from(self.entry_of[pick.member.index()])];
+                next[index] = std::mem::replace(&mut entry.first_in_run, index as u8);
+            }
         }
-        if was_idle {
-            entry.last_active = now;
+        for (index, pick) in picks.iter().enumerate() {
+            let Some(pick) = pick else { continue };
+            let entry = &mut self.entries[usize::from(self.entry_of[pick.member.index()])];
+            if usize::from(entry.first_in_run) != index {
+                continue; // given with an earlier one
+            }
+            entry.first_in_run = NO_TASK;
+            let is_idle = entry.link.sender().outstanding() == 0;
+            let follow =
+                |&index: &usize| Some(usize::from(next[index])).filter(|&next| next < BURST);
+            entry.link.give(tasks, std::iter::successors(Some(index), follow));
+            if is_idle {
+                entry.last_active = now;
+            }
         }
-        Ok(())
+    }
+
+    /// Reverts the policy's count of a task that the member's channel had no room for: the policy may send more than the
+    /// channel's ring holds. Returns the reason for its refusal.
+    #[cold]
+    fn write_off(&mut self, member: Member) -> DropReason {
+        self.dispatcher.write_off(member, 1);
+        DropReason::QueueFull
     }
 
     /// Processes the workers' completions since the last call, and passes each to `done`. Then gives waiting tasks to
     /// workers with room.
     #[inline]
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Completion<'_, T>)) {
-        let mut completed = 0;
+        let (mut completed, mut ends, mut are_shared) = (0, ArrayVec::new(), false);
         for index in 0..self.entries.len() {
             // The next worker's credits are in memory that another CPU has written.
             if let Some(next) = self.entries.get(index + 1) {
                 next.link.sender().prefetch_credits();
             }
             if self.entries[index].link.sender().outstanding() > 0 {
-                completed += self.collect_from(index, now, done);
-                let entry = &self.entries[index];
-                let sender = entry.link.sender();
-                // Such a worker shares its core between its tasks, and reports the quanta that it has served to them.
-                if sender.completes_in_any_order() {
-                    let quanta = if sender.outstanding() > 0 { sender.quanta() } else { 0 };
-                    self.dispatcher.view().set_quanta(entry.member, quanta);
-                }
+                completed += self.collect_from(index, now, &mut ends, done);
+                are_shared |= self.entries[index].link.sender().completes_in_any_order();
             }
+        }
+        self.end_run(&mut ends, done);
+        if are_shared {
+            self.read_quanta();
         }
         // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
         // one.
-        let mut most = completed;
-        while self.waiting() > 0 && self.advance(most, now, done) {
-            most = 1;
+        while self.waiting() > 0 {
+            let most = completed.clamp(1, BURST);
+            if !self.advance(most, now, done) {
+                break;
+            }
+            completed = completed.saturating_sub(most);
         }
     }
 
-    /// Processes the completions of the worker at this index. Returns their number.
+    /// Informs the policy of the quanta served to the tasks of workers that share their cores between tasks.
+    #[cold]
+    fn read_quanta(&self) {
+        for entry in &self.entries {
+            let sender = entry.link.sender();
+            if sender.completes_in_any_order() {
+                let quanta = if sender.outstanding() > 0 { sender.quanta() } else { 0 };
+                self.dispatcher.view().set_quanta(entry.member, quanta);
+            }
+        }
+    }
+
+    /// Collects the completions of the worker at this index. Returns their number. Those of a worker that gets copies
+    /// are appended to `ends`, which [`WorkerSet::end_run`] processes.
     #[inline]
     fn collect_from(
         &mut self,
         index: usize,
         now: u64,
+        ends: &mut ArrayVec<EndedTask, BURST>,
         done: &mut impl FnMut(Completion<'_, T>),
     ) -> usize {
         let entry = &mut self.entries[index];
@@ -440,62 +517,76 @@ impl<T: Work> WorkerSet<T> {
         let left = entry.link.sender().outstanding();
         let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
         let member = entry.member;
-        let (channel, held) = match &mut entry.link {
-            WorkerLink::Copied { channel, held } => (channel, held),
-            WorkerLink::Handed(producer) => {
-                // The notes of single tasks are in another cache line than their number and sum of service times. Only
-                // a policy with rules for classes needs them; otherwise each task gets the mean.
-                let mean_ns = producer.worked_ns() / count as u64;
-                let mean_ns = mean_ns.min(u64::from(u32::MAX)) as u32;
-                let has_classes = self.dispatcher.has_classes();
-                self.ended += count as u64;
-                for number in counts {
-                    let (class, service_ns) =
-                        if has_classes { producer.measured(number) } else { (0, mean_ns) };
-                    let report = Report::new(member, load, service_ns).with_class(class);
-                    self.dispatcher.reply(&report);
-                }
-                // Also checks here, between ticks, so that a departed worker gets no more tasks.
-                match producer.is_left() {
-                    true => self.detach(index, DetachReason::Left, done),
-                    false => self.resume(index),
-                }
-                return count;
+        if let WorkerLink::Handed(producer) = &mut entry.link {
+            // The notes of single tasks are in another cache line than their number and sum of service times. Only
+            // a policy with rules for classes needs them; otherwise each task gets the mean.
+            let mean_ns = producer.worked_ns() / count as u64;
+            let mean_ns = mean_ns.min(u64::from(u32::MAX)) as u32;
+            let has_classes = self.dispatcher.has_classes();
+            self.ended += count as u64;
+            for number in counts {
+                let (class, service_ns) =
+                    if has_classes { producer.measured(number) } else { (0, mean_ns) };
+                let report = Report::new(member, load, service_ns).with_class(class);
+                self.dispatcher.reply(&report);
             }
-        };
+            // Also checks here, between ticks, so that a departed worker gets no more tasks.
+            match producer.is_left() {
+                true => self.detach(index, DetachReason::Left, done),
+                false => self.resume(index),
+            }
+            return count;
+        }
         while !counts.is_empty() {
-            // Policies process up to a burst of reports at once.
-            let run = counts.start..counts.end.min(counts.start + BURST as u64);
+            if ends.is_full() {
+                self.end_run(ends, done);
+            }
+            let sender = self.entries[index].link.sender();
+            let run = counts.start..counts.end.min(counts.start + ends.remaining_capacity() as u64);
             counts.start = run.end;
-            let mut ends = ArrayVec::<_, BURST>::new();
-            let mut reports = ArrayVec::<_, BURST>::new();
-            for count in run {
-                let position = channel.sender().completed(count);
-                let outcome = channel.outcome(position);
-                let service_ns = match outcome {
-                    Outcome::Reply { service_ns, .. } => service_ns,
-                    _ => 0,
-                };
-                let class = held[position.slot].as_ref().map_or(0, |task| task.ids().class);
-                reports.push(Report::new(member, load, service_ns).with_class(class));
-                ends.push((position, outcome));
-            }
-            self.dispatcher.reply_run(&reports);
-            for (position, outcome) in ends {
-                let Some(task) = held[position.slot].take() else {
-                    continue; // impossible: each outstanding task is in `held`
-                };
-                done(Completion {
-                    task,
-                    identity: entry.identity,
-                    left,
-                    outcome: Ok(outcome),
-                    channel,
-                    position,
-                });
-            }
+            ends.extend(run.map(|count| EndedTask {
+                entry: index as u16,
+                left,
+                load,
+                position: sender.completed(count),
+            }));
         }
         count
+    }
+
+    /// Processes completed tasks of workers that get copies: reports all of them to the policy, then passes each to
+    /// `done`.
+    #[inline]
+    fn end_run(
+        &mut self,
+        ends: &mut ArrayVec<EndedTask, BURST>,
+        done: &mut impl FnMut(Completion<'_, T>),
+    ) {
+        let mut outcomes = ArrayVec::<_, BURST>::new();
+        let mut reports = ArrayVec::<_, BURST>::new();
+        for end in &*ends {
+            let entry = &self.entries[usize::from(end.entry)];
+            let WorkerLink::Copied { channel, held } = &entry.link else { continue };
+            let outcome = channel.outcome(end.position);
+            let service_ns = match outcome {
+                Outcome::Reply { service_ns, .. } => service_ns,
+                _ => 0,
+            };
+            let class = held[end.position.slot].as_ref().map_or(0, |task| task.ids().class);
+            reports.push(Report::new(entry.member, end.load, service_ns).with_class(class));
+            outcomes.push(outcome);
+        }
+        self.dispatcher.reply_run(&reports);
+        for (end, &outcome) in ends.drain(..).zip(&outcomes) {
+            let entry = &mut self.entries[usize::from(end.entry)];
+            let identity = entry.identity;
+            let WorkerLink::Copied { channel, held } = &mut entry.link else { continue };
+            let Some(task) = held[end.position.slot].take() else {
+                continue; // impossible: each outstanding task is in `held`
+            };
+            let (left, position) = (end.left, end.position);
+            done(Completion { task, identity, left, outcome: Ok(outcome), channel, position });
+        }
     }
 
     /// Ends the suspension of a thread that has answered.
@@ -520,47 +611,55 @@ impl<T: Work> WorkerSet<T> {
             // The order depends on each decision. A policy with classes holds tasks, so that none is refused here.
             let next = self.dispatcher.next(|task| Task::new(task.ids().class));
             let Ok(Some((task, pick))) = next else { return false };
-            self.give_waiting(task, pick, now, done);
+            self.give_waiting(&mut [Some(task)], &[Some(pick)], now, done);
             return true;
         }
         // Tasks that remain from an earlier, bounded policy go one by one to workers with room in their channels: the
         // present policy has no bound that limits its picks.
-        let most = if self.dispatcher.holds_tasks() { most.clamp(1, BURST) } else { 1 };
+        let most = if self.dispatcher.holds_tasks() { most } else { 1 };
         let waiting = self.dispatcher.iter().take(most);
-        let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
+        let kinds: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
-        self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
-        let mut given_count = 0;
-        // Each pick reserves room at a worker for the first waiting task. The picks may be fewer than the tasks.
-        for pick in picks.into_iter().flatten() {
-            if !self.dispatcher.holds_tasks() && !self.has_room(pick.member) {
-                self.dispatcher.write_off(pick.member, 1);
-                break;
-            }
-            let Some(task) = self.dispatcher.pop() else { break };
-            given_count += 1;
-            self.give_waiting(task, pick, now, done);
+        let picks = &mut picks[..kinds.len()];
+        self.dispatcher.schedule(&kinds, picks);
+        if let [Some(pick)] = *picks
+            && !self.dispatcher.holds_tasks()
+            && !self.has_room(pick.member)
+        {
+            self.dispatcher.write_off(pick.member, 1);
+            return false;
         }
-        given_count == tasks.len()
+        // Each pick reserves room at a worker for the first waiting task. The picks may be fewer than the tasks.
+        let mut tasks = ArrayVec::<_, BURST>::new();
+        tasks.extend(
+            picks.iter().map_while(|pick| pick.and_then(|_| self.dispatcher.pop())).map(Some),
+        );
+        let given = &picks[..tasks.len()];
+        self.give_waiting(&mut tasks, given, now, done);
+        given.len() == picks.len()
     }
 
-    /// Gives a task that waited to its member, or ends it if the channel has no room.
+    /// Gives tasks that waited to the picked members, or ends them if the channel has no room.
     #[inline]
     fn give_waiting(
         &mut self,
-        task: T,
-        pick: Pick,
+        tasks: &mut [Option<T>],
+        picks: &[Option<Pick>],
         now: u64,
         done: &mut impl FnMut(Completion<'_, T>),
     ) {
         let view = self.dispatcher.view();
-        view.note_waits(view.now_ns().saturating_sub(task.since_ns()), 1);
-        if let Err((task, reason)) = self.give(pick.member, task, now) {
+        for task in tasks.iter().flatten() {
+            view.note_waits(view.now_ns().saturating_sub(task.since_ns()), 1);
+        }
+        self.give_run(tasks, picks, now);
+        for (task, pick) in tasks.iter_mut().zip(picks) {
+            let (Some(task), Some(pick)) = (task.take(), pick) else { continue };
             // The channel has fewer slots than the policy's bound.
+            let outcome = Err(self.write_off(pick.member));
             let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
             let (identity, left) = (entry.identity, entry.link.sender().outstanding());
-            let (channel, outcome) = (entry.link.channel(), Err(reason));
-            let position = TaskPosition::default();
+            let (channel, position) = (entry.link.channel(), TaskPosition::default());
             done(Completion { task, identity, left, outcome, channel, position });
         }
     }
@@ -657,7 +756,9 @@ impl<T: Work> WorkerSet<T> {
     ) {
         // The credits of a worker at fault are wrong. Time 0 is harmless: it sets `last_active`, which `attach` resets.
         if reason != DetachReason::AtFault {
-            self.collect_from(index, 0, done);
+            let mut ends = ArrayVec::new();
+            self.collect_from(index, 0, &mut ends, done);
+            self.end_run(&mut ends, done);
             if !self.entries[index].link.sender().is_granted() {
                 return; // already detached: its last credits were impossible, or a thread had left
             }

@@ -285,13 +285,14 @@ fn offer(rig: &mut Rig, counts: &mut DispatchCounts, due_ns: u64, service_ns: u3
     let bytes = u64::from(service_ns).to_le_bytes();
     let task = Task { due_ns, offered_ns, service_ns, hand_over_ns: NEVER, response_ns: NEVER };
     counts.tasks.push(task);
-    match rig.workers.submit(Timing { seq, bytes }, offered_ns) {
+    let mut task = [Some(Timing { seq, bytes })];
+    rig.workers.submit_run(&mut task, offered_ns, &mut |result| match result {
         Err(_) => counts.refused += 1,
         // The idle worker received the task at once: 0 marks this until the reply brings the time of the
         // hand-over.
         Ok(Some(_)) => counts.tasks[seq as usize].hand_over_ns = 0,
         Ok(None) => {}
-    }
+    });
 }
 
 /// Counts of completed tasks. Separate from [`DispatchCounts`]: `count` borrows both its tasks and these counts.
