@@ -157,10 +157,8 @@ impl<T: Work> WorkerEntry<T> {
 struct EndedTask {
     /// Index of the worker's entry.
     entry: u16,
-    /// The worker's load after its last completion, for the policy.
-    load: Load,
-    /// The same as a number of tasks.
-    left: usize,
+    /// Number of tasks outstanding at the worker after its last completion; saturating.
+    left: u16,
     /// Position of the task in the channel.
     position: TaskPosition,
 }
@@ -386,18 +384,21 @@ impl<T: Work> WorkerSet<T> {
         now: u64,
         settled: &mut impl FnMut(Result<Option<Member>, Refusal<T>>),
     ) {
-        let kind = |task: &T| Task::new(task.ids().class);
-        let kinds: ArrayVec<_, BURST> = tasks.iter().flatten().map(kind).collect();
-        let mut picks = [None; BURST];
-        let picks = &mut picks[..kinds.len()];
-        self.dispatcher.offer_run(&kinds, picks, || None);
+        let (mut kinds, mut picks) = ([Task::new(0); BURST], [None; BURST]);
+        let (kinds, picks) = (&mut kinds[..tasks.len()], &mut picks[..tasks.len()]);
+        if self.dispatcher.has_classes() {
+            for (kind, task) in kinds.iter_mut().zip(tasks.iter().flatten()) {
+                kind.class = task.ids().class;
+            }
+        }
+        self.dispatcher.offer_run(kinds, picks, || None);
         self.give_run(tasks, picks, now);
-        for ((task, pick), kind) in tasks.iter_mut().zip(&*picks).zip(kinds) {
+        for ((task, pick), kind) in tasks.iter_mut().zip(&*picks).zip(&*kinds) {
             let member = pick.map(|pick| pick.member);
             let result = match (task.take(), member) {
                 (None, member) => Ok(member),
                 (Some(task), Some(member)) => Err((task, self.write_off(member))),
-                (Some(task), None) => self.dispatcher.enqueue(kind, task).map(|()| None),
+                (Some(task), None) => self.dispatcher.enqueue(*kind, task).map(|()| None),
             };
             let waiting = self.dispatcher.waiting();
             settled(result.map_err(|(task, reason)| Refusal { task, reason, waiting }));
@@ -514,8 +515,7 @@ impl<T: Work> WorkerSet<T> {
         }
         entry.last_active = now;
         // The reports of all these completions carry the worker's load after the last completion.
-        let left = entry.link.sender().outstanding();
-        let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
+        let left = entry.link.sender().outstanding().min(usize::from(u16::MAX)) as u16;
         let member = entry.member;
         if let WorkerLink::Handed(producer) = &mut entry.link {
             // The notes of single tasks are in another cache line than their number and sum of service times. Only
@@ -527,7 +527,7 @@ impl<T: Work> WorkerSet<T> {
             for number in counts {
                 let (class, service_ns) =
                     if has_classes { producer.measured(number) } else { (0, mean_ns) };
-                let report = Report::new(member, load, service_ns).with_class(class);
+                let report = Report::new(member, Load::tasks(left), service_ns).with_class(class);
                 self.dispatcher.reply(&report);
             }
             // Also checks here, between ticks, so that a departed worker gets no more tasks.
@@ -547,7 +547,6 @@ impl<T: Work> WorkerSet<T> {
             ends.extend(run.map(|count| EndedTask {
                 entry: index as u16,
                 left,
-                load,
                 position: sender.completed(count),
             }));
         }
@@ -564,6 +563,7 @@ impl<T: Work> WorkerSet<T> {
     ) {
         let mut outcomes = ArrayVec::<_, BURST>::new();
         let mut reports = ArrayVec::<_, BURST>::new();
+        let has_classes = self.dispatcher.has_classes();
         for end in &*ends {
             let entry = &self.entries[usize::from(end.entry)];
             let WorkerLink::Copied { channel, held } = &entry.link else { continue };
@@ -572,8 +572,12 @@ impl<T: Work> WorkerSet<T> {
                 Outcome::Reply { service_ns, .. } => service_ns,
                 _ => 0,
             };
-            let class = held[end.position.slot].as_ref().map_or(0, |task| task.ids().class);
-            reports.push(Report::new(entry.member, end.load, service_ns).with_class(class));
+            let load = Load::tasks(end.left);
+            let mut report = Report::new(entry.member, load, service_ns);
+            if has_classes {
+                report.class = held[end.position.slot].as_ref().map_or(0, |task| task.ids().class);
+            }
+            reports.push(report);
             outcomes.push(outcome);
         }
         self.dispatcher.reply_run(&reports);
@@ -584,7 +588,7 @@ impl<T: Work> WorkerSet<T> {
             let Some(task) = held[end.position.slot].take() else {
                 continue; // impossible: each outstanding task is in `held`
             };
-            let (left, position) = (end.left, end.position);
+            let (left, position) = (usize::from(end.left), end.position);
             done(Completion { task, identity, left, outcome: Ok(outcome), channel, position });
         }
     }
@@ -617,11 +621,9 @@ impl<T: Work> WorkerSet<T> {
         // Tasks that remain from an earlier, bounded policy go one by one to workers with room in their channels: the
         // present policy has no bound that limits its picks.
         let most = if self.dispatcher.holds_tasks() { most } else { 1 };
-        let waiting = self.dispatcher.iter().take(most);
-        let kinds: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
-        let mut picks = [None; BURST];
-        let picks = &mut picks[..kinds.len()];
-        self.dispatcher.schedule(&kinds, picks);
+        let (kinds, mut picks) = ([Task::new(0); BURST], [None; BURST]);
+        let picks = &mut picks[..most.min(self.waiting())];
+        self.dispatcher.schedule(&kinds[..picks.len()], picks);
         if let [Some(pick)] = *picks
             && !self.dispatcher.holds_tasks()
             && !self.has_room(pick.member)
