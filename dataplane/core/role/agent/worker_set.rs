@@ -826,3 +826,6 @@ impl<T: Work> WorkerSet<T> {
         self.entries.iter().for_each(|entry| entry.link.channel().stop());
     }
 }
+
+#[cfg(test)]
+mod tests;
