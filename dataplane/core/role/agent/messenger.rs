@@ -10,7 +10,7 @@ use super::next_hop::NextHop;
 use super::packet::Packet;
 use super::register::{self, Registrar};
 use super::responder::Responder;
-use super::worker_set::{Completion as TaskCompletion, Refusal};
+use super::worker_set::Completion as TaskCompletion;
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;
 use crate::reason::DropReason;
@@ -63,16 +63,20 @@ where
         }
     }
 
-    /// Sends a task that was not accepted back to its sender if `refuses` and the queue is full. Otherwise drops it.
-    /// Returns its outcome.
+    /// Sends a task that was not accepted back to its sender, if the queue is full and `waiting` is given: the number of
+    /// tasks in it. Otherwise drops the task. Returns its outcome.
     #[cold]
-    pub fn refuse(&mut self, refusal: Refusal<Packet<P::Buf>>, refuses: bool) -> Fate {
-        let Refusal { task, reason, waiting } = refusal;
+    pub fn refuse(
+        &mut self,
+        task: Packet<P::Buf>,
+        reason: DropReason,
+        waiting: Option<usize>,
+    ) -> Fate {
         let (_, worker) = task.addressed();
         if worker != NO_MEMBER {
             self.responder.count(worker, -1); // counted on its arrival
         }
-        if refuses && reason == DropReason::QueueFull {
+        if let (DropReason::QueueFull, Some(waiting)) = (reason, waiting) {
             self.make_room(&task);
             return self.responder.refuse(task, waiting);
         }

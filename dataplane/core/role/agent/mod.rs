@@ -53,7 +53,7 @@ pub use reports::{QueueReport, QueueReports};
 pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
 pub use update::{AgentCommands, Entry, Step, Update};
-pub use worker_set::{AttachStats, Completion, DetachReason, Refusal, WorkerEntry, WorkerSet};
+pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
 
 use direct::{ClientHops, DirectRoute};
 use messenger::Messenger;
@@ -197,12 +197,6 @@ struct TaskRun<B> {
     tasks: ArrayVec<Option<Packet<B>>, BURST>,
 }
 
-impl<B> Default for TaskRun<B> {
-    fn default() -> Self {
-        Self { set: 0, tasks: ArrayVec::new() }
-    }
-}
-
 /// Returns the source address of a checked IPv4 or IPv6 frame.
 fn source(frame: &[u8]) -> IpAddr {
     let packet = &frame[ether::LEN..];
@@ -336,7 +330,7 @@ where
             self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
             let explains = self.responder.out.tap.explains(); // once per burst: `wedjat explain` is rarely active
-            let mut run = TaskRun::default();
+            let mut run = TaskRun { set: 0, tasks: ArrayVec::new() };
             for packet in burst {
                 match explains {
                     false => _ = self.take(port, packet, &mut run),
@@ -396,7 +390,7 @@ where
             // Begins the packet's record; `settle` below completes it.
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
         }
-        let mut run = TaskRun::default();
+        let mut run = TaskRun { set: 0, tasks: ArrayVec::new() };
         let fate = self.take(port, packet, &mut run);
         let fate = fate.unwrap_or_else(|| self.submit(&mut run));
         let Some(explainer) = self.responder.out.tap.explainer() else { return };
@@ -733,15 +727,15 @@ where
         let (worker_sets, mut messenger) = self.split();
         let workers = &mut worker_sets[set];
         let refuses = workers.overflow() == Overflow::Refuse;
-        workers.submit_run(&mut run.tasks, now, &mut |result| {
+        workers.submit_run(&mut run.tasks, now, &mut |result, waiting| {
             fate = match result {
                 Ok(member) => {
                     scheduled += 1;
                     member.map_or(Fate::Queued, |member| Fate::Given { member })
                 }
-                Err(refusal) => {
+                Err((task, reason)) => {
                     failed += 1;
-                    messenger.refuse(refusal, refuses)
+                    messenger.refuse(task, reason, refuses.then_some(waiting))
                 }
             };
         });

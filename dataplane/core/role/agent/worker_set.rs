@@ -39,17 +39,6 @@ pub struct Completion<'a, T> {
     pub position: TaskPosition,
 }
 
-/// A task that was neither given to a worker nor queued.
-#[derive(Debug)]
-pub struct Refusal<T> {
-    /// The task.
-    pub task: T,
-    /// Reason of the refusal.
-    pub reason: DropReason,
-    /// Number of tasks that wait in the pool's queue.
-    pub waiting: usize,
-}
-
 /// Reason why a worker was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -375,14 +364,14 @@ impl<T: Work> WorkerSet<T> {
     }
 
     /// Gives each task of a run (at most a burst) to a worker, or queues it, in order. Each worker sees all its tasks of
-    /// the run at once. Takes all tasks out of `tasks`. Passes each result to `settled`: the worker's member, or `None`
-    /// if the task is queued.
+    /// the run at once. Takes all tasks out of `tasks`. Passes each result to `settled`, with the number of waiting tasks:
+    /// the worker's member; `None` if the task is queued; or the task with the reason why it is neither.
     #[inline]
     pub fn submit_run(
         &mut self,
         tasks: &mut [Option<T>],
         now: u64,
-        settled: &mut impl FnMut(Result<Option<Member>, Refusal<T>>),
+        settled: &mut impl FnMut(Result<Option<Member>, (T, DropReason)>, usize),
     ) {
         let (mut kinds, mut picks) = ([Task::new(0); BURST], [None; BURST]);
         let (kinds, picks) = (&mut kinds[..tasks.len()], &mut picks[..tasks.len()]);
@@ -400,8 +389,7 @@ impl<T: Work> WorkerSet<T> {
                 (Some(task), Some(member)) => Err((task, self.write_off(member))),
                 (Some(task), None) => self.dispatcher.enqueue(*kind, task).map(|()| None),
             };
-            let waiting = self.dispatcher.waiting();
-            settled(result.map_err(|(task, reason)| Refusal { task, reason, waiting }));
+            settled(result, self.waiting());
         }
     }
 

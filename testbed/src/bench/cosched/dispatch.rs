@@ -286,7 +286,7 @@ fn offer(rig: &mut Rig, counts: &mut DispatchCounts, due_ns: u64, service_ns: u3
     let task = Task { due_ns, offered_ns, service_ns, hand_over_ns: NEVER, response_ns: NEVER };
     counts.tasks.push(task);
     let mut task = [Some(Timing { seq, bytes })];
-    rig.workers.submit_run(&mut task, offered_ns, &mut |result| match result {
+    rig.workers.submit_run(&mut task, offered_ns, &mut |result, _| match result {
         Err(_) => counts.refused += 1,
         // The idle worker received the task at once: 0 marks this until the reply brings the time of the
         // hand-over.

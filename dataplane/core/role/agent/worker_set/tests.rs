@@ -74,9 +74,9 @@ impl Rig {
         let mut tasks: Vec<_> = (first..self.next).map(|number| Some(Numbered(number))).collect();
         let mut settled = Vec::new();
         for run in tasks.chunks_mut(step) {
-            self.set.submit_run(run, 0, &mut |result| {
+            self.set.submit_run(run, 0, &mut |result, _| {
                 let member = result.map(|member| member.map(|member| member.0));
-                settled.push(member.map_err(|refusal| (refusal.task.0, refusal.reason)));
+                settled.push(member.map_err(|(task, reason)| (task.0, reason)));
             });
         }
         assert!(tasks.iter().all(Option::is_none));
@@ -144,7 +144,7 @@ fn full_ring_refuses_the_rest_of_a_run() {
 
 // promise: agent.2
 #[test]
-fn worker_that_dies_loses_only_its_part_of_a_run() {
+fn death_loses_only_the_workers_tasks() {
     let mut rig = Rig::new("jbsq(k=4)", 2, 8);
     let settled = rig.submit(10, BURST);
     assert_eq!(settled.iter().filter(|result| **result == Ok(None)).count(), 2, "two wait");
@@ -176,7 +176,7 @@ fn drained_worker_gets_no_part_of_a_run() {
 
 // promise: agent.1
 #[test]
-fn more_than_a_burst_of_completions_advances_the_queue() {
+fn completions_beyond_a_burst_advance_the_queue() {
     let mut rig = Rig::new("jbsq(k=16)", 4, 16);
     assert!(rig.submit(64, BURST).iter().all(|result| matches!(result, Ok(Some(_)))));
     assert_eq!(rig.submit(8, BURST), [Ok(None); 8]);
