@@ -92,22 +92,11 @@ impl<T: Token> Producer<T> {
         if self.sender().is_granted() { self.sender().room() } else { 0 }
     }
 
-    /// Gives a task to the worker, with a number (`note`) that accompanies it. Does not wake the worker:
-    /// [`Producer::collect`] does.
+    /// Appends a task, with a number (`note`) that accompanies it. The worker sees it after the next
+    /// [`Producer::publish`]. Does not wake the worker: [`Producer::collect`] does.
     ///
     /// # Errors
     /// Returns the task if no worker has the grant or no slot is free.
-    #[inline]
-    pub fn give(&mut self, task: T, note: u32) -> Result<(), T> {
-        let given = self.append(task, note);
-        self.publish();
-        given
-    }
-
-    /// Same as [`Producer::give`], but the worker sees the task only after the next [`Producer::publish`].
-    ///
-    /// # Errors
-    /// Same as for [`Producer::give`].
     #[inline]
     pub fn append(&mut self, task: T, note: u32) -> Result<(), T> {
         if self.room() == 0 {
@@ -276,6 +265,15 @@ impl<T: Token> Drop for Consumer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl<T: Token> Producer<T> {
+        /// Gives a task to the worker, which sees it at once.
+        fn give(&mut self, task: T, note: u32) -> Result<(), T> {
+            let given = self.append(task, note);
+            self.publish();
+            given
+        }
+    }
 
     type Ends = (Producer<Box<u32>>, Consumer<Box<u32>>);
 

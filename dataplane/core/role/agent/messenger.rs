@@ -63,20 +63,19 @@ where
         }
     }
 
-    /// Sends a task that was not accepted back to its sender, if the queue is full and `waiting` is given: the number of
-    /// tasks in it. Otherwise drops the task. Returns its outcome.
+    /// Sends a task that was not accepted back to its sender, if the queue is full and its length `queue` is given. Otherwise drops the task. Returns its outcome.
     #[cold]
     pub fn refuse(
         &mut self,
         task: Packet<P::Buf>,
         reason: DropReason,
-        waiting: Option<usize>,
+        queue: Option<usize>,
     ) -> Fate {
         let (_, worker) = task.addressed();
         if worker != NO_MEMBER {
             self.responder.count(worker, -1); // counted on its arrival
         }
-        if let (DropReason::QueueFull, Some(waiting)) = (reason, waiting) {
+        if let (DropReason::QueueFull, Some(waiting)) = (reason, queue) {
             self.make_room(&task);
             return self.responder.refuse(task, waiting);
         }

@@ -142,15 +142,9 @@ impl<T: Work> WorkerEntry<T> {
     }
 }
 
-/// Completed task of a worker that gets copies, not yet processed.
-struct EndedTask {
-    /// Index of the worker's entry.
-    entry: u16,
-    /// Number of tasks outstanding at the worker after its last completion; saturating.
-    left: u16,
-    /// Position of the task in the channel.
-    position: TaskPosition,
-}
+/// Completed task of a worker that gets copies, not yet processed: index of the worker's entry, number of tasks
+/// outstanding there after the last completion (saturating), and position of the task in the channel.
+type EndedTask = (u16, u16, TaskPosition);
 
 /// Index of no task in a run.
 const NO_TASK: u8 = u8::MAX;
@@ -454,28 +448,19 @@ impl<T: Work> WorkerSet<T> {
         }
         self.end_run(&mut ends, done);
         if are_shared {
-            self.read_quanta();
-        }
-        // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
-        // one.
-        while self.waiting() > 0 {
-            let most = completed.clamp(1, BURST);
-            if !self.advance(most, now, done) {
-                break;
-            }
-            completed = completed.saturating_sub(most);
-        }
-    }
-
-    /// Informs the policy of the quanta served to the tasks of workers that share their cores between tasks.
-    #[cold]
-    fn read_quanta(&self) {
-        for entry in &self.entries {
-            let sender = entry.link.sender();
-            if sender.completes_in_any_order() {
+            for entry in
+                self.entries.iter().filter(|entry| entry.link.sender().completes_in_any_order())
+            {
+                let sender = entry.link.sender();
+                // Such a worker shares its core between its tasks, and reports the quanta that it has served to them.
                 let quanta = if sender.outstanding() > 0 { sender.quanta() } else { 0 };
                 self.dispatcher.view().set_quanta(entry.member, quanta);
             }
+        }
+        // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
+        // one.
+        while self.waiting() > 0 && self.advance(completed.clamp(1, BURST), now, done) {
+            completed = completed.saturating_sub(BURST);
         }
     }
 
@@ -532,11 +517,7 @@ impl<T: Work> WorkerSet<T> {
             let sender = self.entries[index].link.sender();
             let run = counts.start..counts.end.min(counts.start + ends.remaining_capacity() as u64);
             counts.start = run.end;
-            ends.extend(run.map(|count| EndedTask {
-                entry: index as u16,
-                left,
-                position: sender.completed(count),
-            }));
+            ends.extend(run.map(|count| (index as u16, left, sender.completed(count))));
         }
         count
     }
@@ -552,31 +533,29 @@ impl<T: Work> WorkerSet<T> {
         let mut outcomes = ArrayVec::<_, BURST>::new();
         let mut reports = ArrayVec::<_, BURST>::new();
         let has_classes = self.dispatcher.has_classes();
-        for end in &*ends {
-            let entry = &self.entries[usize::from(end.entry)];
+        for &(entry, left, position) in &*ends {
+            let entry = &self.entries[usize::from(entry)];
             let WorkerLink::Copied { channel, held } = &entry.link else { continue };
-            let outcome = channel.outcome(end.position);
+            let outcome = channel.outcome(position);
             let service_ns = match outcome {
                 Outcome::Reply { service_ns, .. } => service_ns,
                 _ => 0,
             };
-            let load = Load::tasks(end.left);
-            let mut report = Report::new(entry.member, load, service_ns);
+            let mut report = Report::new(entry.member, Load::tasks(left), service_ns);
             if has_classes {
-                report.class = held[end.position.slot].as_ref().map_or(0, |task| task.ids().class);
+                report.class = held[position.slot].as_ref().map_or(0, |task| task.ids().class);
             }
             reports.push(report);
             outcomes.push(outcome);
         }
         self.dispatcher.reply_run(&reports);
-        for (end, &outcome) in ends.drain(..).zip(&outcomes) {
-            let entry = &mut self.entries[usize::from(end.entry)];
-            let identity = entry.identity;
+        for ((entry, left, position), &outcome) in ends.drain(..).zip(&outcomes) {
+            let entry = &mut self.entries[usize::from(entry)];
             let WorkerLink::Copied { channel, held } = &mut entry.link else { continue };
-            let Some(task) = held[end.position.slot].take() else {
+            let Some(task) = held[position.slot].take() else {
                 continue; // impossible: each outstanding task is in `held`
             };
-            let (left, position) = (usize::from(end.left), end.position);
+            let (identity, left) = (entry.identity, usize::from(left));
             done(Completion { task, identity, left, outcome: Ok(outcome), channel, position });
         }
     }
@@ -587,12 +566,6 @@ impl<T: Work> WorkerSet<T> {
         if std::mem::take(&mut entry.suspended) && entry.is_active() {
             self.dispatcher.set_active(entry.member, true);
         }
-    }
-
-    /// Returns true if the member's channel has room for a task.
-    fn has_room(&self, member: Member) -> bool {
-        let entry = &self.entries[usize::from(self.entry_of[member.index()])];
-        entry.link.sender().room() > 0
     }
 
     /// Gives the first `most` waiting tasks (at least one; only one if the policy has rules for classes) to workers.
@@ -612,12 +585,12 @@ impl<T: Work> WorkerSet<T> {
         let (kinds, mut picks) = ([Task::new(0); BURST], [None; BURST]);
         let picks = &mut picks[..most.min(self.waiting())];
         self.dispatcher.schedule(&kinds[..picks.len()], picks);
-        if let [Some(pick)] = *picks
-            && !self.dispatcher.holds_tasks()
-            && !self.has_room(pick.member)
-        {
-            self.dispatcher.write_off(pick.member, 1);
-            return false;
+        if let (false, [Some(Pick { member, .. })]) = (self.dispatcher.holds_tasks(), &*picks) {
+            let entry = &self.entries[usize::from(self.entry_of[member.index()])];
+            if entry.link.sender().room() == 0 {
+                self.dispatcher.write_off(*member, 1);
+                return false;
+            }
         }
         // Each pick reserves room at a worker for the first waiting task. The picks may be fewer than the tasks.
         let mut tasks = ArrayVec::<_, BURST>::new();
