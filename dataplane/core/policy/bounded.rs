@@ -35,6 +35,7 @@ use super::{
     AnyPolicy, Caller, ClassRules, Core, Entry, Parameter, Pick, Picks, Policy, ReserveUse, Rng,
     Runs, Task,
 };
+use crate::limits::BURST;
 use crate::state::{Member, MemberStates, PublishedState, Report, View};
 
 /// `jbsq`.
@@ -492,12 +493,18 @@ impl Bounded {
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
         let bound = self.bound();
-        for pick in picks {
-            let Some((member, idle)) = self.slots.take(bound, &self.reserve, view) else { break };
-            view.sent(member);
-            // It matters only whether the member had a task, not how many.
-            self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
-            *pick = Some(Pick { member, idle });
+        for picks in picks.chunks_mut(BURST) {
+            let places = self.slots.take(bound, &self.reserve, picks.len(), view);
+            let (states, activity) = (view.states(), &mut self.measurements.activity[..]);
+            for (&(member, idle), pick) in places.iter().zip(picks.iter_mut()) {
+                states.of(member).sent();
+                // It matters only whether the member had a task, not how many.
+                activity[member.index()].record_task(u32::from(!idle), first);
+                *pick = Some(Pick { member, idle });
+            }
+            if places.len() < picks.len() {
+                break;
+            }
         }
     }
 
@@ -514,9 +521,8 @@ impl Bounded {
             run.record(report);
         }
         run.end();
-        let surplus = parts.surplus;
-        reports.iter().for_each(|report| self.slots.give(report.member, view));
-        surplus
+        parts.give(reports);
+        parts.surplus
     }
 
     /// If the bound adapts and cores share the places, publishes this core's bound and adopts the common one. Places

@@ -18,7 +18,8 @@ pub(super) struct Courtesy {
 
 impl Courtesy {
     /// Returns true if this core may send a task now: no task on another core has a lower key, or the courtesy to it
-    /// has ended. `remote_oldest` is the least key of those tasks.
+    /// has ended. `remote_oldest` is the least key of those tasks; on an overloaded core it may be higher
+    /// ([`PoolExchange::yield_key`]).
     #[inline]
     pub(super) fn is_first(
         &mut self,

@@ -464,23 +464,32 @@ impl Dispatcher {
         picks: Picks<'_>,
         mut reclaim: impl FnMut() -> Option<Member>,
     ) -> usize {
-        // `eft` reads the number of waiting tasks before each pick; a central queue does not. With several cores, each pick
-        // may depend on the first task that still waits.
-        let is_alone = self.view.pool_exchange().is_none();
+        // `eft` reads the number of waiting tasks before each pick; a central queue does not.
         let is_central = matches!(self.policy, AnyPolicy::Bounded(_));
-        let step = if is_alone && is_central { picks.len() } else { 1 };
         let tasks = [Task::default(); BURST];
         let mut released = 0;
         while released < picks.len() {
-            let run = &mut picks[released..(released + step)];
-            let placed = self.place_run(&tasks[..run.len()], run, &mut reclaim);
-            (0..placed).for_each(|_| self.leave(Lane::FIRST));
+            let step = if is_central { self.waiting_with_first(picks.len() - released) } else { 1 };
+            let run = &mut picks[released..released + step];
+            let placed = self.place_run(&tasks[..step], run, &mut reclaim);
+            self.leave_run(Lane::FIRST, placed);
             released += placed;
             if placed < step {
                 break;
             }
         }
         released
+    }
+
+    /// Returns the number of tasks at the front of the first lane, from 1 to `most`, that let no more tasks of other
+    /// cores go first than the first one does. Without other cores this is `most`.
+    #[inline]
+    fn waiting_with_first(&self, most: usize) -> usize {
+        let Some(pool_exchange) = self.view.pool_exchange() else { return most };
+        let since_ns = &self.backlog.since_ns[Lane::FIRST.index()];
+        let first_ns = since_ns.front().copied().unwrap_or_default();
+        let last_ns = pool_exchange.yield_key().max(first_ns);
+        since_ns.iter().take(most).take_while(|&&ns| ns <= last_ns).count().max(1)
     }
 
     /// Does the work of [`Dispatcher::offer_run`] for a policy with rules for classes. A task waits in a blocked lane, or
@@ -629,7 +638,10 @@ impl Dispatcher {
             if since_ns.len() < since_ns.capacity() {
                 since_ns.push_back(self.view.now_ns().max(1)); // 0 means that no task waits
             }
-            self.publish_oldest();
+            // Behind another task of its lane it changes no key.
+            if since_ns.len() == 1 || self.classes.is_some() {
+                self.publish_oldest();
+            }
         }
         Ok(lane)
     }
@@ -637,12 +649,19 @@ impl Dispatcher {
     /// Removes the first waiting task of a lane from the count.
     #[inline]
     pub(crate) fn leave(&mut self, lane: Lane) {
-        self.discount(lane);
+        self.leave_run(lane, 1);
+    }
+
+    /// Removes the first `tasks` waiting tasks of a lane from the count.
+    #[inline]
+    fn leave_run(&mut self, lane: Lane, tasks: usize) {
+        self.discount(lane, tasks);
         if let Some(pending) = &mut self.pending {
-            pending.pop();
+            (0..tasks).for_each(|_| pending.pop());
         }
-        if self.view.pool_exchange().is_some() {
-            self.backlog.since_ns[lane.index()].pop_front();
+        if self.view.pool_exchange().is_some() && tasks > 0 {
+            let since_ns = &mut self.backlog.since_ns[lane.index()];
+            since_ns.drain(..tasks.min(since_ns.len()));
             self.publish_oldest();
         }
     }
@@ -652,7 +671,7 @@ impl Dispatcher {
         if let Some(pending) = &mut self.pending {
             pending.pop_last();
         }
-        self.discount(lane);
+        self.discount(lane, 1);
         if self.view.pool_exchange().is_some() {
             let since_ns = &mut self.backlog.since_ns[lane.index()];
             if since_ns.len() > self.backlog.of_lane[lane.index()] as usize {
@@ -662,12 +681,12 @@ impl Dispatcher {
         }
     }
 
-    /// Counts one waiting task of a lane less.
+    /// Subtracts `tasks` from the waiting tasks of a lane.
     #[inline]
-    fn discount(&mut self, lane: Lane) {
-        self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+    fn discount(&mut self, lane: Lane, tasks: usize) {
+        self.backlog.waiting = self.backlog.waiting.saturating_sub(tasks);
         let waiting = &mut self.backlog.of_lane[lane.index()];
-        *waiting = waiting.saturating_sub(1);
+        *waiting = waiting.saturating_sub(tasks as u32);
     }
 
     /// Publishes the least key of the waiting tasks to all cores.

@@ -5,16 +5,19 @@
 //!
 //! A reply frees a place for the core that receives it. The core notes the first free place of a member on its idle
 //! list, and releases further ones to all cores at once. A core that keeps up releases the places on its list at
-//! its next exchange with the other cores. An overloaded core keeps some of them, unless tasks wait on another core
-//! ([`View::publish`]). A core takes no place while a task on another core goes first ([`super::courtesy`]). From time
-//! to time one core per member compares the member's places with the member's tasks. That repairs losses and applies a
+//! its next exchange with the other cores. An overloaded core keeps some of them ([`View::publish`]). While a task on
+//! another core goes first ([`super::courtesy`]), a core takes no place, and releases those on its list. From time to
+//! time one core per member compares the member's places with the member's tasks. That repairs losses and applies a
 //! changed bound.
 
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
+
 use super::Core;
 use super::classes::Reserve;
 use super::courtesy::Courtesy;
+use crate::limits::BURST;
 use crate::state::{Member, PoolExchange, View};
 
 /// Maximum number of places per member under `cfcfs`, which chooses its bound at run time.
@@ -55,59 +58,63 @@ impl Slots {
     /// Returns true if this core may take a place now: no task on another core goes first ([`Courtesy::is_first`]).
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
-        self.courtesy.is_first(pool_exchange, pool_exchange.oldest_elsewhere(), view)
+        self.courtesy.is_first(pool_exchange, pool_exchange.yield_key(), view)
     }
 
-    /// Takes a place on this core's idle list, else a shared one of a member with the most free places. Returns the
-    /// member, and true if all its places under this bound seemed free, so the member is probably idle. The caller
-    /// passes this flag on with the pick, and measures round trips with such tasks only. `None` if no place is free, or
-    /// a task on another core goes first. Reserved members are taken as `reserve` says.
+    /// Takes up to `most` places, at most [`BURST`]: those on this core's idle list, then shared ones of members with
+    /// the most free places. Each has a flag: all the member's places under this bound seemed free, so the member is
+    /// probably idle. The caller passes this flag on with the pick, and measures round trips with such tasks only.
+    /// Takes none if a task on another core goes first. Reserved members are taken as `reserve` says.
     pub(super) fn take(
         &mut self,
         bound: usize,
         reserve: &Reserve,
+        most: usize,
         view: &mut View,
-    ) -> Option<(Member, bool)> {
+    ) -> ArrayVec<(Member, bool), BURST> {
+        let mut places = ArrayVec::new();
         let has_tokens = || view.pool_exchange().is_some_and(PoolExchange::has_tokens);
-        if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {
-            return None;
+        if view.idle().is_empty() && !has_tokens() {
+            return places;
         }
-        let has_reserve = reserve.end > 0;
-        let listed = match has_reserve {
-            false => view.idle_mut().take_last(),
-            true => take_listed(reserve, view),
-        };
-        if let Some(member) = listed {
+        if !self.is_first(view) {
+            view.release_idle(0); // the other core needs them now
+            return places;
+        }
+        let (has_reserve, most) = (reserve.end > 0, most.min(BURST));
+        while places.len() < most {
+            let listed = match has_reserve {
+                false => view.idle_mut().take_last(),
+                true => take_listed(reserve, view),
+            };
+            let Some(member) = listed else { break };
             // The list says only that one place is free. This core's own count and the last report show whether
             // the member has other tasks.
             let state = view.of(member);
-            return Some((member, state.own_outstanding() <= 0 && state.load().0 == 0));
+            places.push((member, state.own_outstanding() <= 0 && state.load().0 == 0));
         }
-        // Tokens of members that are no longer active are discarded.
-        loop {
-            let pool_exchange = view.pool_exchange()?;
-            let (member, row) = match has_reserve {
-                false => pool_exchange.take_token()?,
-                true => pool_exchange.take_token_in(&reserve.ranges())?,
+        let Some(pool_exchange) = view.pool_exchange() else { return places };
+        let mut has_more = true;
+        while places.len() < most && has_more {
+            has_more = false;
+            let missing = most - places.len();
+            let mut add = |member: Member, row| {
+                has_more = true;
+                // Tokens of members that are no longer active are discarded.
+                if view.is_active(member) {
+                    // Free tokens fill the rows from the last one on. A token in `row` is the first of `rows - row`
+                    // free ones; all places are free if these are at least `bound`.
+                    places.push((member, row + bound <= self.rows));
+                }
             };
-            if view.is_active(member) {
-                // Free tokens fill the rows from the last one on. A token in `row` is the first of `rows - row` free
-                // ones; all places are free if these are at least `bound`.
-                return Some((member, row + bound <= self.rows));
+            match has_reserve {
+                false => pool_exchange.take_tokens(missing, add),
+                true => {
+                    _ = pool_exchange.take_token_in(&reserve.ranges()).map(|(m, row)| add(m, row))
+                }
             }
         }
-    }
-
-    /// Adds a free place of a member after a reply: to this core's idle list, or to all cores if the list has the
-    /// member already.
-    #[inline]
-    pub(super) fn give(&mut self, member: Member, view: &mut View) {
-        if view.is_active(member)
-            && !view.idle_mut().insert(member)
-            && let Some(pool_exchange) = view.pool_exchange()
-        {
-            pool_exchange.tokens().put(member, self.rows);
-        }
+        places
     }
 
     /// Compares a member's places with its tasks, if this core is responsible for it. Free places and tasks together

@@ -961,6 +961,50 @@ fn longest_waiting_task_goes_first_unless_stalled() {
     assert!(!cores.dispatchers[0].may_release());
 }
 
+// promise: scheduling.2
+#[test]
+fn released_run_ends_before_older_remote_task() {
+    let mut cores = Cores::new("jbsq(k=4)", 1, 2);
+    let task = Task::default();
+    // Core of each task, in order of arrival. The first four fill the member.
+    for (at, core) in (1..).zip([0, 0, 0, 0, 0, 0, 1, 0]) {
+        cores.dispatchers.iter_mut().for_each(|core| core.tick(1_000 * at));
+        let waits = cores.dispatchers[core].offer(task, || None).unwrap().pick().is_none();
+        assert_eq!(waits, at > 4);
+    }
+    (0..4).for_each(|_| reply(&mut cores.dispatchers[0], 0, 0));
+    // Releases all tasks that wait on a core.
+    let release =
+        |core: &mut Dispatcher| core.release_run(&mut vec![None; core.waiting()], || None);
+    assert_eq!(release(&mut cores.dispatchers[0]), 2);
+    cores.exchange(true);
+    let [first, second] = &mut cores.dispatchers[..] else { panic!("two cores") };
+    assert_eq!((release(first), release(second), release(first)), (0, 1, 1));
+}
+
+// promise: scheduling.2
+#[test]
+fn overloaded_core_yields_to_much_longer_waits() {
+    let task = Task::default();
+    for (now_ns, goes) in [(20_000, true), (30_000, false)] {
+        let mut cores = Cores::new("jbsq(k=1)", 1, 2);
+        cores.exchange(false);
+        let [first, second] = &mut cores.dispatchers[..] else { panic!("two cores") };
+        for core in [&mut *first, &mut *second] {
+            core.tick(1_000);
+        }
+        assert!(second.offer(task, || None).unwrap().pick().is_some());
+        assert!(first.offer(task, || None).unwrap().pick().is_none());
+        for core in [&mut *first, &mut *second] {
+            core.tick(now_ns);
+        }
+        reply(second, 0, 0);
+        assert_eq!(second.offer(task, || None).unwrap().pick().is_some(), goes);
+        // Without priority, the second core passes on its place without an exchange.
+        assert_eq!(first.may_release(), !goes);
+    }
+}
+
 #[test]
 fn a_central_queue_bounds_its_members_and_releases() {
     let mut dispatcher = dispatcher("jbsq(3)", 2);

@@ -35,6 +35,10 @@ const COMPARED: usize = 64;
 /// more of them read each message, and a member's load moves more between two bursts of one core.
 const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 
+/// Difference of two waits, in nanoseconds, from which an overloaded core lets the longer one on another core go first.
+/// With a smaller difference, cores with backlogs would pass on places after each poll.
+const YIELD_NS: u64 = 20_000;
+
 /// Choice of the state that each core publishes about a pool to remote cores. Depends on the pool's policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishedState {
@@ -158,6 +162,8 @@ pub struct PoolExchange {
     bounds: Box<[Slice<AtomicU64>]>,
     /// Index of this core.
     core: usize,
+    /// True if this core was overloaded at its last exchange.
+    pub(super) is_overloaded: bool,
 }
 
 /// A remote core.
@@ -214,6 +220,7 @@ impl PoolExchange {
                 .map(|core| region.slice(layout.cores[core].bounds + 8 * pool, 1))
                 .collect(),
             core,
+            is_overloaded: false,
         }
     }
 
@@ -403,10 +410,10 @@ impl PoolExchange {
         self.tokens.members_at(self.tokens_max.saturating_sub(self.tokens_idle))
     }
 
-    /// Releases a token of a member to all cores. Does nothing if all of its tokens are free.
+    /// Releases a token of each of these members to all cores, except of members whose tokens are all free.
     #[inline]
-    pub(super) fn release(&self, member: Member) {
-        self.tokens.put(member, self.tokens_max);
+    pub(super) fn release(&self, members: impl Iterator<Item = Member>) {
+        self.tokens.put_run(members, self.tokens_max);
     }
 
     /// Returns the free tokens, which any core may take.
@@ -422,6 +429,12 @@ impl PoolExchange {
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
         self.tokens.take(self.tokens_max, self.first_word)
+    }
+
+    /// Takes up to `most` tokens, as this many calls of [`PoolExchange::take_token`] do, and passes them to `take`.
+    #[inline]
+    pub fn take_tokens(&self, most: usize, take: impl FnMut(Member, usize)) {
+        self.tokens.take_run(self.tokens_max, self.first_word, most, take);
     }
 
     /// Like [`PoolExchange::take_token`], with preferences: among members with equally many free tokens, those of an
@@ -469,6 +482,21 @@ impl PoolExchange {
         // Subtracts 1, so that no wait (0) becomes the largest value and sorts last.
         let since = |remote: &RemoteCore| remote.oldest[0].load(Relaxed).wrapping_sub(1);
         self.remote_cores.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
+    }
+
+    /// Returns the key above which a task of this core lets a task on a remote core go first: its least key. An
+    /// overloaded core adds [`YIELD_NS`].
+    #[inline]
+    #[must_use]
+    pub fn yield_key(&self) -> u64 {
+        let tolerance = if self.is_overloaded { YIELD_NS } else { 0 };
+        self.oldest_elsewhere().saturating_add(tolerance)
+    }
+
+    /// Returns true if the tasks that wait on this core, if any, let a task on a remote core go first.
+    pub(super) fn yields(&self) -> bool {
+        let own_oldest = if self.oldest() == 0 { u64::MAX } else { self.oldest() };
+        self.yield_key() < own_oldest
     }
 
     /// Publishes the number of tasks that wait on this core.

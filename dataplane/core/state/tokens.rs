@@ -51,11 +51,40 @@ impl Tokens {
     /// already.
     #[inline]
     pub fn put(&self, member: Member, levels: usize) -> bool {
-        (0..levels.min(LEVELS)).rev().any(|level| {
-            let (word, bit) = self.bit(level, member);
-            // Sets the first bit that is clear. Another core may set it first; then the search goes on.
-            word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
-        })
+        self.put_all(member.index() / 64, 1 << (member.index() % 64), levels) == 0
+    }
+
+    /// Frees a token of each of these members, as [`Tokens::put`] does. Frees those of neighbours in one atomic step.
+    #[inline]
+    pub fn put_run(&self, members: impl Iterator<Item = Member>, levels: usize) {
+        let (mut index, mut bits) = (0, 0);
+        for member in members {
+            let bit = 1 << (member.index() % 64);
+            if member.index() / 64 != index || bits & bit != 0 {
+                self.put_all(index, bits, levels);
+                (index, bits) = (member.index() / 64, 0);
+            }
+            bits |= bit;
+        }
+        self.put_all(index, bits, levels);
+    }
+
+    /// Frees a token of each of these members, the bits of a row's word `index`, as [`Tokens::put`] does. Returns the
+    /// members whose tokens are all free already.
+    #[inline]
+    fn put_all(&self, index: usize, mut members: u64, levels: usize) -> u64 {
+        for level in (0..levels.min(LEVELS)).rev() {
+            let word = &self.words[level * self.row + index];
+            // Sets the first bit of each member that is clear. Another core may set it first; then the search goes on.
+            let clear = members & !word.load(Relaxed);
+            if clear != 0 {
+                members &= !clear | word.fetch_or(clear, Relaxed);
+            }
+            if members == 0 {
+                break;
+            }
+        }
+        members
     }
 
     /// Takes a token of a member with the most free ones. The search in each row starts at word `from` and wraps
@@ -64,7 +93,25 @@ impl Tokens {
     #[inline]
     #[must_use]
     pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
-        (0..levels.min(LEVELS)).find_map(|level| Some((self.search(level, from, |_| !0)?, level)))
+        let mut taken = None;
+        self.take_run(levels, from, 1, |member, level| taken = Some((member, level)));
+        taken
+    }
+
+    /// Takes up to `most` tokens, as this many calls of [`Tokens::take`] do, with one atomic step for each word. Passes
+    /// the member and the level of each token to `take`.
+    #[inline]
+    pub fn take_run(
+        &self,
+        levels: usize,
+        from: usize,
+        most: usize,
+        mut take: impl FnMut(Member, usize),
+    ) {
+        let mut missing = most;
+        for level in 0..levels.min(LEVELS) {
+            missing -= self.search(level, from, missing, |_| !0, |member| take(member, level));
+        }
     }
 
     /// Like [`Tokens::take`], for a token of this level of one of these members.
@@ -75,27 +122,42 @@ impl Tokens {
             bits @ 0..64 => (1 << bits) - 1,
             _ => !0,
         };
-        self.search(level, from, |index| below(members.end, index) & !below(members.start, index))
+        let allowed = |index| below(members.end, index) & !below(members.start, index);
+        let mut taken = None;
+        self.search(level, from, 1, allowed, |member| taken = Some(member));
+        taken
     }
 
-    /// Takes a token of this level. `allowed` returns the bits of a word that may be taken.
+    /// Takes up to `most` tokens of this level, and passes their members to `take`. Returns their number. `allowed`
+    /// returns the bits of a word that may be taken.
     #[inline(always)]
-    fn search(&self, level: usize, from: usize, allowed: impl Fn(usize) -> u64) -> Option<Member> {
+    fn search(
+        &self,
+        level: usize,
+        from: usize,
+        most: usize,
+        allowed: impl Fn(usize) -> u64,
+        mut take: impl FnMut(Member),
+    ) -> usize {
         let row = &self.words[level * self.row..][..self.row];
-        (0..self.row).find_map(|step| {
+        let mut count = 0;
+        for step in 0..self.row {
             let index = (from + step) % self.row;
-            loop {
-                let word = row[index].load(Relaxed) & allowed(index);
-                let bit = word & word.wrapping_neg(); // the lowest bit that is set
-                if bit == 0 {
-                    return None;
+            while count < most {
+                let wanted = lowest(row[index].load(Relaxed) & allowed(index), most - count);
+                if wanted == 0 {
+                    break;
                 }
-                // Another core may have taken the bit first. Then the search in this word repeats.
-                if row[index].fetch_and(!bit, Relaxed) & bit != 0 {
-                    return Some(Member((64 * index + bit.trailing_zeros() as usize) as u16));
+                // Another core may have taken some of the bits first. Then the search in this word repeats.
+                let mut taken = row[index].fetch_and(!wanted, Relaxed) & wanted;
+                count += taken.count_ones() as usize;
+                while taken != 0 {
+                    take(Member((64 * index + taken.trailing_zeros() as usize) as u16));
+                    taken &= taken - 1;
                 }
             }
-        })
+        }
+        count
     }
 
     /// Takes the free token of a member that was put last: to correct a surplus, or in a loop to revoke all tokens of a
@@ -147,6 +209,16 @@ impl Tokens {
     }
 }
 
+/// Returns the lowest `most` bits that are set in a word.
+#[inline]
+fn lowest(word: u64, most: usize) -> u64 {
+    if word.count_ones() as usize <= most {
+        return word;
+    }
+    let higher = (0..most).fold(word, |rest, _| rest & rest.wrapping_sub(1));
+    word & !higher
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::region::Region;
@@ -195,6 +267,21 @@ mod tests {
         assert_eq!((take(1, 0..200), tokens.has_some(1)), (Some(199), false));
     }
 
+    #[test]
+    fn runs_equal_single_steps() {
+        let [run, single] = [tokens(130), tokens(130)];
+        let members = [5, 64, 5, 7, 129, 7, 5, 66, 129].map(Member);
+        run.put_run(members.into_iter(), 2);
+        members.iter().for_each(|member| _ = single.put(*member, 2));
+        for (from, most) in [(1, 3), (0, 4), (2, 9)] {
+            let mut taken = Vec::new();
+            run.take_run(2, from, most, |member, level| taken.push((member, level)));
+            let expected: Vec<_> = (0..most).map_while(|_| single.take(2, from)).collect();
+            assert_eq!(taken, expected);
+        }
+        assert!(!run.has_some(2));
+    }
+
     // promise: scheduling.2
     #[test]
     fn no_token_is_taken_twice_or_lost() {
@@ -208,12 +295,16 @@ mod tests {
             for thread in 0..4 {
                 let (tokens, held) = (tokens.clone(), &held);
                 scope.spawn(move || {
-                    for _ in 0..rounds {
-                        if let Some((member, _)) = tokens.take(2, thread) {
+                    for round in 0..rounds {
+                        let mut taken = Vec::new();
+                        tokens.take_run(2, thread, 1 + round % 4, |member, _| {
                             assert!(held[member.index()].fetch_add(1, Relaxed) < 2);
+                            taken.push(member);
+                        });
+                        for member in &taken {
                             held[member.index()].fetch_sub(1, Relaxed);
-                            assert!(tokens.put(member, 2));
                         }
+                        tokens.put_run(taken.into_iter(), 2);
                     }
                 });
             }

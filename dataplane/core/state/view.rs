@@ -811,31 +811,38 @@ impl View {
 
     /// Publishes changes to remote cores. If each idle member belongs to one core at a time, also releases idle
     /// members to all cores. A core that keeps up releases all of them. An overloaded core keeps its share of
-    /// the members, at most one per packet of a burst. It keeps none while tasks wait at another core, which needs them
-    /// more.
+    /// the members, at most one per packet of a burst. It keeps none while a task on another core goes first.
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(pool_exchange) = &mut self.pool_exchange else { return };
-        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
+        pool_exchange.is_overloaded = !keeps_up;
         if pool_exchange.publishes().idle {
-            let keep = match keeps_up || pool_exchange.oldest_elsewhere() < u64::MAX {
+            let keep = match keeps_up || pool_exchange.yields() {
                 true => 0,
                 false => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
             };
-            while self.idle.len() > keep
-                && let Some(member) = self.idle.take_last()
-            {
-                // Another core may send the member a task before this core learns of it, so this core assumes one task.
-                let state = states.of(member);
-                if state.estimate().total() < Load::ONE.0.into() {
-                    state.set_estimate(Load::ONE);
-                }
-                pool_exchange.release(member);
-            }
+            self.release_idle(keep);
         }
+        let Some(pool_exchange) = &mut self.pool_exchange else { return };
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         // Tasks that wait elsewhere need exact counts: a member that seems full gets none of them.
         let publishes_all = keeps_up || self.remote_backlog.tasks > 0;
         pool_exchange.publish(pool, states, sender, publishes_all);
+    }
+
+    /// Releases idle members to all cores, except `keep` of them.
+    #[inline]
+    pub fn release_idle(&mut self, keep: usize) {
+        let Some(pool_exchange) = &self.pool_exchange else { return };
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
+        let surplus = (keep..self.idle.len()).map_while(|_| self.idle.take_last());
+        pool_exchange.release(surplus.inspect(|&member| {
+            // Another core may send the member a task before this core learns of it, so this core assumes one task.
+            let state = states.of(member);
+            if state.estimate().total() < Load::ONE.0.into() {
+                state.set_estimate(Load::ONE);
+            }
+        }));
     }
 
     /// Applies a message of remote core number `remote`. Returns true if the caller must inform this core's policy of
@@ -938,6 +945,16 @@ impl Parts<'_> {
     #[must_use]
     pub fn shares_idle(&self) -> bool {
         self.pool_exchange.is_some_and(|pool_exchange| pool_exchange.publishes().idle)
+    }
+
+    /// Adds the idle members or free places of these reports: to this core's idle list, or as tokens of all cores if
+    /// the list has the member already.
+    #[inline]
+    pub fn give(&mut self, reports: &[Report]) {
+        let Some(pool_exchange) = self.pool_exchange else { return };
+        let active = reports.iter().map(|report| report.member);
+        let active = active.filter(|member| self.place[member.index()] != NOWHERE);
+        pool_exchange.release(active.filter(|&member| !self.idle.insert(member)));
     }
 
     /// Takes an idle member from this core's list, or one released to any core; `None` if there is none.
