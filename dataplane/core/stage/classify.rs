@@ -320,7 +320,7 @@ fn queue_report(
 /// it, because their replies bypass the leaf. Ignores and counts entries of workers that the server does not have in
 /// that pool, for example removed ones. The first worker, named in the header, determines the pool and the server.
 #[inline]
-fn completions(
+pub(super) fn completions(
     stages: &mut Stages,
     port: usize,
     frame: &[u8],

@@ -334,7 +334,10 @@ impl Stages {
             true => fast::is_completions::<u128>(packet.bytes()),
         };
         while packets.get(done).is_some_and(is_report) {
-            self.process_slowly(port, now, packets, done..done + 1, verdicts);
+            match self.apply_completions(port, &packets[done]) {
+                Some(verdict) => verdicts.other(done, verdict),
+                None => self.process_slowly(port, now, packets, done..done + 1, verdicts),
+            }
             done += 1;
             let (rest, mut verdicts) = (&mut packets[done..], OffsetVerdicts(&mut *verdicts, done));
             done += match is_v6 {
@@ -342,7 +345,23 @@ impl Stages {
                 true => fast::burst_v6(self, port, rest, &mut verdicts),
             };
         }
-        self.process_slowly(port, now, packets, done..packets.len(), verdicts);
+        if done < packets.len() {
+            self.process_slowly(port, now, packets, done..packets.len(), verdicts);
+        }
+    }
+
+    /// Applies a completion report without the stages that ignore it. `None`, without effect, for any other packet,
+    /// which the stages handle.
+    fn apply_completions<B: Buf>(&mut self, port: usize, packet: &B) -> Option<Verdict> {
+        let mut parsed = Packet::REFUSED;
+        let kind = parse::packet_of(&self.network, port, packet, &mut parsed);
+        if kind != Ok(PacketKind::Completions) {
+            return None;
+        }
+        let verdict = classify::completions(self, port, packet.bytes(), &parsed);
+        let verdict = verdict.unwrap_or_else(Verdict::Drop);
+        self.count_drops(&[verdict]);
+        Some(verdict)
     }
 
     /// Handles the packets in this range of a burst without the fast path, and passes on their verdicts.
@@ -633,6 +652,15 @@ impl Stages {
             self.counters.drop(reason, 1);
         }
         Some(verdict)
+    }
+
+    /// Returns a test for members of a pool (by index) with direct return that are at the policy's bound of tasks;
+    /// `None` in other pools. A task that fills its worker carries a mark, by which the server reports the next
+    /// completion at once: tasks may then wait here.
+    #[inline]
+    fn fullness(&self, pool: usize) -> Option<impl Fn(Member) -> bool + '_> {
+        let is_direct = self.network.is_direct(pool);
+        is_direct.then(|| self.dispatchers[pool].fullness()).flatten()
     }
 
     /// Returns true if tasks at the front of a pool's queue (by index) may be released in a run, if the fast path

@@ -129,7 +129,6 @@ pub fn burst<B: Buf>(
     packets: &[B],
     parsed: &mut [Packet],
 ) -> Kinds {
-    let address = network.port(port);
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
@@ -138,16 +137,28 @@ pub fn burst<B: Buf>(
         if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
-        let read = if packet.is_segmented() {
-            kinds.has_segmented = true;
-            Err(DropReason::Segmented)
-        } else {
-            one(network, address, packet.bytes(), is_verified(packet), parsed)
-        };
-        parsed.kind = read.unwrap_or_else(PacketKind::Refused);
+        kinds.has_segmented |= packet.is_segmented();
+        parsed.kind = packet_of(network, port, packet, parsed).unwrap_or_else(PacketKind::Refused);
         kinds.needs_classify |= parsed.kind != PacketKind::Task;
     }
     kinds
+}
+
+/// Reads one packet into `parsed` and returns its kind.
+///
+/// # Errors
+/// The reason for dropping it.
+#[inline]
+pub fn packet_of<B: Buf>(
+    network: &Network,
+    port: usize,
+    packet: &B,
+    parsed: &mut Packet,
+) -> Result<PacketKind, DropReason> {
+    if packet.is_segmented() {
+        return Err(DropReason::Segmented);
+    }
+    one(network, network.port(port), packet.bytes(), is_verified(packet), parsed)
 }
 
 /// Moves each segmented packet of a burst into one segment, and reads it again. Returns their number. A packet that
@@ -164,8 +175,7 @@ pub fn join_segments<B: Buf>(
     for (packet, parsed) in packets.iter_mut().zip(parsed) {
         if packet.is_segmented() && packet.linearise() {
             joined += 1;
-            let read =
-                one(network, network.port(port), packet.bytes(), is_verified(packet), parsed);
+            let read = packet_of(network, port, packet, parsed);
             parsed.kind = read.unwrap_or_else(PacketKind::Refused);
             kinds.needs_classify |= parsed.kind != PacketKind::Task;
         }

@@ -34,12 +34,10 @@ pub fn burst<B: Buf>(
         let is_v6 = parsed.is_v6;
         match parsed.kind {
             PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
-                let frame = packet.bytes_mut();
                 *verdict = match is_v6 {
-                    false => towards_worker::<u32>(network, neighbours, frame, parsed),
-                    true => towards_worker::<u128>(network, neighbours, frame, parsed),
+                    false => towards_worker::<u32>(stages, packet.bytes_mut(), parsed),
+                    true => towards_worker::<u128>(stages, packet.bytes_mut(), parsed),
                 };
-                mark_if_full(stages, frame, parsed);
             }
             PacketKind::Reply => {
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
@@ -60,21 +58,18 @@ pub fn burst<B: Buf>(
 
 /// Readdresses a scheduled task to its worker's server.
 #[inline]
-pub fn towards_worker<A: Family>(
-    network: &Network,
-    neighbours: &Neighbours,
-    frame: &mut [u8],
-    parsed: &Packet,
-) -> Verdict {
+pub fn towards_worker<A: Family>(stages: &Stages, frame: &mut [u8], parsed: &Packet) -> Verdict {
     let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
-    let Some(target) = network.family::<A>().member(pool, member) else {
+    let Some(target) = stages.network.family::<A>().member(pool, member) else {
         return Verdict::Drop(DropReason::AddressFamily);
     };
     let removed = removed(A::dst(&frame[ether::LEN..]));
     let (udp_at, mut verdict) = (usize::from(parsed.udp_at), Verdict::Consumed);
     // The packet as a burst of one.
     let place = (slice::from_mut(&mut verdict), 0);
-    readdress_task(neighbours, (frame, udp_at), removed, target, parsed.idle, place);
+    let is_full = stages.fullness(pool).is_some_and(|is_full| is_full(member));
+    let flags = task::flags(parsed.idle, is_full);
+    readdress_task(&stages.neighbours, (frame, udp_at), removed, target, flags, place);
     verdict
 }
 
@@ -84,7 +79,8 @@ pub(super) fn removed<A: Family>(address: A) -> FoldedDelta {
     FoldedDelta::fold(A::replace(ChecksumDelta::default(), address, A::default()))
 }
 
-/// Readdresses a task, whose UDP header is at an offset, to its member, and writes the choice into its task header.
+/// Readdresses a task, whose UDP header is at an offset, to its member, and writes the choice and the flags into its
+/// task header.
 /// Sets the verdict at `index` of a burst. `removed` is the checksum change of removing its old destination.
 #[inline(always)]
 pub(super) fn readdress_task<A: Family>(
@@ -92,37 +88,19 @@ pub(super) fn readdress_task<A: Family>(
     (frame, udp_at): (&mut [u8], usize),
     removed: FoldedDelta,
     target: &Target<A>,
-    idle: bool,
+    flags: u8,
     (verdicts, index): (&mut (impl Verdicts + ?Sized), usize),
 ) {
-    let old = task::choose(&mut frame[udp_at + udp::LEN..], target.choice, idle);
-    // The choice is at an odd offset, so the old one straddles words of the checksum. The idle flag is its last byte,
-    // at an even offset; `udp_delta` assumes 0 there.
-    let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
+    let old = task::choose(&mut frame[udp_at + udp::LEN..], target.choice, flags);
+    // The choice is at an odd offset, so the old one straddles words of the checksum. The flags are its last byte, at
+    // an even offset; `udp_delta` assumes 0 there.
+    let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(flags));
     udp::update_checksum_folded(
         &mut frame[udp_at..],
         delta.and(FoldedDelta::straddling_double_word_removed(old)),
     );
     A::forward_to(&mut frame[ether::LEN..], target.ip, removed.and(target.ip_delta));
     write_next_hop(neighbours, &target.next_hop, target.worker, frame, verdicts, index);
-}
-
-/// Marks a rewritten task of a pool with direct return if it fills its worker up to the policy's bound. Tasks may then
-/// wait here, so its server reports the next completion at once.
-#[inline]
-pub(super) fn mark_if_full(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
-    let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
-    if stages.network.is_direct(pool)
-        && stages.dispatchers[pool].fullness().is_some_and(|is_full| is_full(member))
-    {
-        mark_full(frame, usize::from(parsed.udp_at));
-    }
-}
-
-/// Sets the bit [`task::FULL`] of a rewritten task.
-pub(super) fn mark_full(frame: &mut [u8], udp_at: usize) {
-    frame[udp_at + udp::LEN + task::FLAGS] |= task::FULL; // rewriting has cleared it
-    udp::update_checksum_folded(&mut frame[udp_at..], FoldedDelta::even_byte(task::FULL));
 }
 
 /// Returns a task to its client as refused: the queue of its pool is full.

@@ -230,13 +230,10 @@ pub fn offered(
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
             assign(pool, pick, &mut packet);
-            let (network, neighbours) = (&stages.network, &stages.neighbours);
-            let verdict = match packet.is_v6 {
-                false => rewrite::towards_worker::<u32>(network, neighbours, frame, &packet),
-                true => rewrite::towards_worker::<u128>(network, neighbours, frame, &packet),
-            };
-            rewrite::mark_if_full(stages, frame, &packet);
-            Some(verdict)
+            Some(match packet.is_v6 {
+                false => rewrite::towards_worker::<u32>(stages, frame, &packet),
+                true => rewrite::towards_worker::<u128>(stages, frame, &packet),
+            })
         }
     }
 }

@@ -41,8 +41,6 @@ pub const AUTHENTICATION_BIT: u8 = 1 << 6;
 /// Bit of `kind`: further packets of this task follow.
 const MORE_BIT: u8 = 1 << 7;
 
-/// Offset of the flags of a task, the lower byte of `qlen`.
-pub const FLAGS: usize = 8;
 /// Bit of a task's `qlen`: the member was chosen from the idle list. Only for observation.
 pub const IDLE: u8 = 1;
 /// Bit of a task's `qlen`, only in pools with direct return: the task fills its member up to the policy's bound. Tasks
@@ -395,13 +393,20 @@ pub const fn choice_of(worker: u16) -> [u8; 4] {
     ((worker as u32) << 16).to_be_bytes()
 }
 
-/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], into a task's header. Returns the
-/// four replaced bytes in memory order, for the caller's update of the checksum. They begin at an odd offset of the
-/// packet.
+/// Returns the flags of a task, the lower byte of `qlen`: [`IDLE`] and [`FULL`].
 #[inline(always)]
-pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
+#[must_use]
+pub const fn flags(idle: bool, is_full: bool) -> u8 {
+    (idle as u8 * IDLE) | (is_full as u8 * FULL)
+}
+
+/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], and the task's flags into a task's header.
+/// Returns the four replaced bytes in memory order, for the caller's update of the checksum. They begin at an odd
+/// offset of the packet.
+#[inline(always)]
+pub fn choose(payload: &mut [u8], choice: [u8; 4], flags: u8) -> u32 {
     // The fields `dst` and `qlen` are adjacent.
-    let new = u32::from_ne_bytes(choice) | u32::from(idle).to_be();
+    let new = u32::from_ne_bytes(choice) | u32::from(flags).to_be();
     let mut old = [0; 4];
     old.copy_from_slice(&payload[5..9]);
     payload[5..9].copy_from_slice(&new.to_ne_bytes());
@@ -588,7 +593,7 @@ mod tests {
         flow.emit(&mut frame, 27);
         for (dst, idle) in [(5_u16, true), (0x1FE, false), (0x7FFE, true)] {
             let choice = choice_of(dst);
-            let old = choose(&mut frame[udp::PAYLOAD..], choice, idle);
+            let old = choose(&mut frame[udp::PAYLOAD..], choice, flags(idle, false));
             let new = u32::from_be_bytes(choice) | u32::from(idle);
             let added = ChecksumDelta::default().straddling_double_word(0, new);
             let delta = FoldedDelta::straddling_double_word_removed(old);

@@ -36,7 +36,7 @@ use super::unreachable::{Sources, UnreachableSource};
 use super::{Stages, Verdict, Verdicts, classify};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Dispatcher, Pick, Task};
+use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
@@ -478,44 +478,34 @@ fn send<A: FastPath, B: Buf>(
         targets: stages.network.family::<A>().members(pool),
         removed: fast.removed[port * fast.pools + pool],
     };
+    let mut full = full_tasks(stages, pool, picks);
     let mut sent = 0;
     // Without replies among them, a task's index in the run is its packet's index in the burst. A faster loop for this
     // case.
     if indices.is_prefix() {
         for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
-            sent += rewriter.send(packet, *pick, verdicts, index);
+            sent += rewriter.send(packet, *pick, full & 1 == 1, verdicts, index);
+            full >>= 1;
         }
     } else {
         for (index, pick) in indices.zip(picks) {
             if let Some(packet) = packets.get_mut(index) {
-                sent += rewriter.send(packet, *pick, verdicts, index);
+                sent += rewriter.send(packet, *pick, full & 1 == 1, verdicts, index);
             }
+            full >>= 1;
         }
     }
     stages.counters.add(Counter::Scheduled, sent);
-    if stages.network.is_direct(pool) {
-        mark_full::<A, B>(&stages.dispatchers[pool], indices.zip(picks), packets);
-    }
     sent
 }
 
-/// Marks the rewritten tasks of workers at the policy's bound, as [`rewrite::mark_if_full`] does. The mark makes a
-/// server report its next completion at once. Compares after the whole run: several tasks of one worker may get the
-/// mark, with the same effect. `tasks` as in [`hold`].
-#[inline(never)]
-fn mark_full<'a, A: FastPath, B: Buf>(
-    dispatcher: &Dispatcher,
-    tasks: impl Iterator<Item = (usize, &'a Option<Pick>)>,
-    packets: &mut [B],
-) {
-    let Some(is_full) = dispatcher.fullness() else { return };
-    let full = tasks.filter(|(_, pick)| pick.is_some_and(|pick| is_full(pick.member)));
-    for (index, _) in full {
-        let frame = packets[index].bytes_mut();
-        if frame.len() >= A::HEAD {
-            rewrite::mark_full(frame, A::UDP);
-        }
-    }
+/// Returns one bit for each pick, set if the pick's member is at the policy's bound ([`Stages::fullness`]). Compares
+/// after the whole run: several tasks of one worker may get the mark, with the same effect.
+#[inline(always)]
+fn full_tasks(stages: &Stages, pool: usize, picks: &[Option<Pick>]) -> u32 {
+    let Some(is_full) = stages.fullness(pool) else { return 0 };
+    let is_full = |pick: &Option<Pick>| pick.is_some_and(|pick| is_full(pick.member));
+    picks.iter().rev().fold(0, |bits, pick| bits << 1 | u32::from(is_full(pick)))
 }
 
 /// Returns true if the code in a frame is that of a completion report. Checks nothing else: the stages verify the rest.
@@ -566,13 +556,14 @@ struct TaskRewriter<'a, A: Family> {
 }
 
 impl<A: Family> TaskRewriter<'_, A> {
-    /// Readdresses a task to the picked member, if there is one. Returns the number of tasks sent, 0 or 1. A task whose
-    /// next hop is not resolved counts as sent.
+    /// Readdresses a task to the picked member, if there is one. `is_full` is true if the task fills that member.
+    /// Returns the number of tasks sent, 0 or 1. A task whose next hop is not resolved counts as sent.
     #[inline(always)]
     fn send<B: Buf>(
         &self,
         packet: &mut B,
         pick: Option<Pick>,
+        is_full: bool,
         verdicts: &mut (impl Verdicts + ?Sized),
         index: usize,
     ) -> u64 {
@@ -583,7 +574,8 @@ impl<A: Family> TaskRewriter<'_, A> {
             let target = &self.targets[pick.member.index()];
             // A slice, because the compiler would add a conditional move for the address of an array in an `Option`.
             let (place, head) = ((verdicts, index), (&mut frame[..A::HEAD], A::UDP));
-            rewrite::readdress_task(self.neighbours, head, self.removed, target, pick.idle, place);
+            let flags = task::flags(pick.idle, is_full);
+            rewrite::readdress_task(self.neighbours, head, self.removed, target, flags, place);
             return 1;
         }
         0
