@@ -84,7 +84,7 @@ impl Forwarder {
         let payload = datagram.payload()..usize::from(datagram.end);
         let len = payload.len();
         // The idle flag stays clear. The replaced bytes are not needed, because `emit` computes the checksum.
-        let _ = task::choose(&mut frame.bytes_mut()[payload], task::choice_of(worker), false);
+        let _ = task::choose(&mut frame.bytes_mut()[payload], task::choice_of(worker), 0);
         let Datagram { src, src_port, dst_port, .. } = datagram;
         let flow = Flow { src_mac: LEAF, dst_mac: RACK, src, dst, src_port, dst_port };
         emit(&flow, frame.bytes_mut(), len);

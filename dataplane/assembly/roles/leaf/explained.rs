@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use wedjat_core::node::explain::{Explainer, Fate, Filter, Moment, Record, Records};
 use wedjat_core::node::tap::{TapCommands, TapOrder};
-use wedjat_core::wire::task::{FLAGS, FULL};
+use wedjat_core::wire::task::FULL;
 
 use super::direct::report;
 use super::*;
@@ -259,7 +259,7 @@ fn unmarked(frame: &Frame) -> Vec<u8> {
     if let Some(payload) = bytes.get(udp::PAYLOAD..)
         && Header::parse(payload).is_ok_and(|header| header.code.is_task())
     {
-        bytes[udp::PAYLOAD + FLAGS] &= !FULL;
+        bytes[udp::PAYLOAD + 8] &= !FULL; // the lower byte of `qlen`
         bytes[40..42].fill(0); // the UDP checksum
     }
     bytes

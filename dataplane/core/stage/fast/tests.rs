@@ -211,9 +211,13 @@ fn mark_alike(one: &mut [u8], other: &mut [u8]) {
         let header = Header::parse(&frame[TASK..]).unwrap();
         header.code.is_task() && header.qlen & u16::from(task::FULL) != 0
     };
+    let mark = |frame: &mut [u8]| {
+        frame[TASK + 8] |= task::FULL; // the lower byte of `qlen`
+        udp::update_checksum_folded(&mut frame[UDP..], FoldedDelta::even_byte(task::FULL));
+    };
     match (is_marked(one), is_marked(other)) {
-        (true, false) => rewrite::mark_full(other, UDP),
-        (false, true) => rewrite::mark_full(one, UDP),
+        (true, false) => mark(other),
+        (false, true) => mark(one),
         _ => {}
     }
 }
