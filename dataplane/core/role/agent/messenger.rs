@@ -63,7 +63,8 @@ where
         }
     }
 
-    /// Sends a task that was not accepted back to its sender, if the queue is full and its length `queue` is given. Otherwise drops the task. Returns its outcome.
+    /// Sends a task that was not accepted back to its sender, if the queue is full and its length `queue` is given.
+    /// Otherwise drops the task. Returns its outcome.
     #[cold]
     pub fn refuse(
         &mut self,
