@@ -62,8 +62,8 @@ pub struct FixedSettings {
     /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
     /// signs its workers' messages.
     pub key: Option<Key>,
-    /// At an agent: policy of the leaves, if members send queue reports under it without being probed. The agent
-    /// decides by it when a worker reports. `None` for other policies.
+    /// At an agent: policy of the leaves, if members send queue reports under it without being probed. It
+    /// determines when the agent sends a worker's reports. `None` for other policies.
     pub leaf_policy: Option<PolicySpec>,
 }
 

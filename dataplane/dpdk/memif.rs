@@ -1242,8 +1242,8 @@ impl Forwarder {
             // The driver creates its regions and rings.
             Ok(MessageKind::Hello) => relay.barrier.send_and_settle(|| message.send(&driver, None)),
             Ok(MessageKind::Connected) => {
-                // At this message the driver masks the interrupts of the rings that it reads. A core may unmask them only
-                // afterwards.
+                // At this message the driver masks the interrupts of the rings that it reads. A core may unmask them
+                // only afterwards.
                 relay.barrier.send_and_settle(|| message.send(&driver, None));
                 if !relay.note_connection(id, self.number, announced.interrupts()) {
                     self.end(peer, &driver, None);

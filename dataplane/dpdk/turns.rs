@@ -15,8 +15,8 @@ use wedjat_sys as sys;
 /// Flag of an interrupt handle in memory that is not shared with secondary processes.
 const PRIVATE: u32 = 0;
 
-/// True once [`block_thread`] has begun, and EAL is cleaned up next. The threads of memif relays may outlive EAL. Read
-/// during each registration of a source, so that the cleanup waits for it.
+/// True once [`block_thread`] has begun. The cleanup of EAL follows. The threads of memif relays may outlive EAL. Each
+/// turn holds the read lock until its work is done, so that the cleanup waits for it.
 static IS_BLOCKED: RwLock<bool> = RwLock::new(false);
 
 /// Work for the interrupt thread, with a channel for its completion.

@@ -10,16 +10,16 @@ const FIRST: u16 = 10_000;
 /// Number of ports that it chooses from. All are below the ephemeral ports of Linux, which begin at 32768.
 const COUNT: u16 = 20_000;
 
-/// Returns a loopback address whose port is free for TCP and UDP. The port is no ephemeral one, which any outgoing
-/// connection of this machine may take. A client that connects to an ephemeral port before its server listens may even
-/// be connected to itself. No later call in this process returns the address again before 20,000 calls.
+/// Returns a loopback address whose port is free for TCP and UDP, and is not ephemeral. Any outgoing connection of this
+/// machine may take an ephemeral port. A client that connects to such a port before its server listens may even connect
+/// to itself. A process gets an address again only after it has tried all other ports.
 ///
 /// # Errors
 /// If all these ports are in use.
 pub fn free_address() -> Result<SocketAddr> {
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    // Processes with neighbouring ids begin 100 ports apart.
-    let start = std::process::id().wrapping_mul(100);
+    // A prime, so that processes with near ids begin far apart.
+    let start = std::process::id().wrapping_mul(7919);
     let is_free = |address: &SocketAddr| {
         TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
     };

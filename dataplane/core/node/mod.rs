@@ -424,8 +424,8 @@ impl<T> Node<T> {
         if self.is_review_due(now) { self.find_released(now, store) } else { None }
     }
 
-    /// Returns true if some waiting packet may proceed. Then several cores note the time, on which their shared order of
-    /// waiting tasks depends.
+    /// Returns true if some waiting packet may proceed. Then several cores note the time, on which their shared order
+    /// of waiting tasks depends.
     #[inline]
     fn is_review_due(&mut self, now: u64) -> bool {
         if self.stages.take_freed() {
@@ -527,7 +527,7 @@ impl<T> Node<T> {
                 Verdict::Drop(reason) => return Some((packet, Err(reason))),
                 // It has a worker now and waits for its next hop.
                 Verdict::Hold { port, worker, slot } => {
-                    self.note_queued(); // the caller does so for released packets
+                    self.note_queued(pool); // the caller does so for released packets
                     if let Some((oldest, reason)) = self.hold(packet, port, worker, slot, now) {
                         return Some((oldest, Err(dropped(&self.stages, reason))));
                     }
@@ -571,17 +571,15 @@ impl<T> Node<T> {
 
     /// Publishes the number of waiting packets: those of the node, and `at_caller` more.
     pub fn note_held(&self, at_caller: usize) {
-        self.note_queued();
+        (0..self.stages.network().pools()).for_each(|pool| self.note_queued(pool));
         self.stages.counters().set(Gauge::Held, (self.held() + at_caller) as u64);
     }
 
-    /// Publishes the number of tasks that wait for workers.
-    fn note_queued(&self) {
+    /// Publishes the numbers of tasks that wait for workers: of a pool, and of all.
+    fn note_queued(&self, pool: usize) {
         self.stages.counters().set(Gauge::Queued, self.stages.waiting() as u64);
-        for pool in 0..self.stages.network().pools() {
-            if let Some(dispatcher) = self.stages.dispatcher(pool) {
-                dispatcher.view().note_queued(dispatcher.waiting());
-            }
+        if let Some(dispatcher) = self.stages.dispatcher(pool) {
+            dispatcher.view().note_queued(dispatcher.waiting());
         }
     }
 
@@ -604,9 +602,9 @@ impl<T> Node<T> {
 }
 
 impl<B: Buf> Node<B> {
-    /// Releases up to `most` tasks from the front of a pool's queue. One port received them, and the fast path recognised
-    /// them by the current tables. Picks workers for all of them, then rewrites their packets. Returns the port and the
-    /// packets, whose verdicts it writes; `None` if there are none. The caller then continues with
+    /// Releases up to `most` tasks from the front of a pool's queue. One port received them, and the fast path
+    /// recognised them by the current tables. Picks workers for all of them, then rewrites their packets. Returns the
+    /// port and the packets, whose verdicts it writes; `None` if there are none. The caller then continues with
     /// [`Node::next_released`], which releases all other packets.
     ///
     /// # Panics
@@ -642,8 +640,8 @@ impl<B: Buf> Node<B> {
         }
     }
 
-    /// Releases a run from the front of this pool's queue, as [`Node::release_run`] does. If a task of it finds no worker,
-    /// the next pool is due.
+    /// Releases a run from the front of this pool's queue, as [`Node::release_run`] does. If a task of it finds no
+    /// worker, the next pool is due.
     #[inline]
     fn take_run(
         &mut self,

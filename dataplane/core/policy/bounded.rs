@@ -214,8 +214,8 @@ impl ReplyMeasurements {
 struct ReplyRun<'a> {
     /// Copy of [`Bound::adapts`].
     adapts: bool,
-    /// Reserved members. These are not measured. They are rarely busy, and would hide that the bound keeps other members
-    /// idle.
+    /// Reserved members. These are not measured. They are rarely busy, and would hide that the bound keeps other
+    /// members idle.
     reserve: Reserve,
     /// Sums over the replies of the current window.
     notes: ReplyNotes,

@@ -146,7 +146,7 @@ impl Conditions {
             Some(Mark { member, ahead: outstanding - of_run as i32, sent_ns: view.now_ns() });
     }
 
-    /// Returns the number of picks in this rate window.
+    /// Returns the length of this rate window in picks.
     #[inline]
     fn rate_window(&self) -> u32 {
         FIRST_RATE_WINDOW << self.rate_windows.min(DOUBLINGS)
@@ -156,7 +156,7 @@ impl Conditions {
     #[cold]
     fn end_rate_window(&mut self, count: u32, now_ns: u64) {
         let before = self.picked - count;
-        // Earlier picks at the start of the window may already fill it. It then ends with the next pick.
+        // The picks before these may already exceed the window. It then ends with the next pick.
         let last = self.rate_window().saturating_sub(before).max(1).min(count);
         let elapsed = (now_ns - self.rate_window_start_ns) as f64;
         let weight = if self.rate_windows <= DOUBLINGS { 1.0 } else { RATE_WINDOW_WEIGHT };

@@ -18,13 +18,12 @@ pub(super) struct Courtesy {
 
 impl Courtesy {
     /// Returns true if this core may send a task now: no task on another core has a lower key, or the courtesy to it
-    /// has ended. `remote_oldest` is the least key of those tasks; on an overloaded core it may be higher
-    /// ([`PoolExchange::yield_key`]).
+    /// has ended. `yield_key` is [`PoolExchange::yield_key`].
     #[inline]
     pub(super) fn is_first(
         &mut self,
         pool_exchange: &PoolExchange,
-        remote_oldest: u64,
+        yield_key: u64,
         view: &View,
     ) -> bool {
         let now_ns = view.now_ns();
@@ -34,12 +33,12 @@ impl Courtesy {
             0 => new_key,
             key => key.min(new_key),
         };
-        if remote_oldest >= own_oldest {
+        if yield_key >= own_oldest {
             return true;
         }
         // A task not seen before: the courtesy to it starts now.
-        if self.key != remote_oldest {
-            *self = Self { key: remote_oldest, start_ns: now_ns };
+        if self.key != yield_key {
+            *self = Self { key: yield_key, start_ns: now_ns };
         }
         now_ns.saturating_sub(self.start_ns) > COURTESY_NS
     }

@@ -431,8 +431,8 @@ impl Dispatcher {
         }
     }
 
-    /// Chooses a member for each task of a run, up to the first task without one. Returns the number of tasks before it.
-    /// `reclaim` as in [`Dispatcher::choose`].
+    /// Chooses a member for each task of a run, up to the first task without one. Returns the number of tasks before
+    /// it. `reclaim` as in [`Dispatcher::choose`].
     #[inline]
     fn place_run(
         &mut self,
@@ -456,8 +456,9 @@ impl Dispatcher {
         }
     }
 
-    /// Chooses members for the first waiting tasks of the first lane, in order, and counts those with a pick as no longer
-    /// waiting. Returns their number. For policies that hold tasks, without probes in messages and without classes.
+    /// Chooses members for the first waiting tasks of the first lane, in order, and counts those with a pick as no
+    /// longer waiting. Returns their number. For policies that hold tasks, without probes in messages and without
+    /// classes.
     #[inline]
     pub(crate) fn release_run(
         &mut self,
@@ -481,8 +482,8 @@ impl Dispatcher {
         released
     }
 
-    /// Returns the number of tasks at the front of the first lane, from 1 to `most`, that let no more tasks of other
-    /// cores go first than the first one does. Without other cores this is `most`.
+    /// Returns the length, from 1 to `most`, of the longest prefix of the first lane whose tasks all have the first
+    /// one's priority over tasks on other cores. Without other cores this is `most`.
     #[inline]
     fn waiting_with_first(&self, most: usize) -> usize {
         let Some(pool_exchange) = self.view.pool_exchange() else { return most };
@@ -492,8 +493,8 @@ impl Dispatcher {
         since_ns.iter().take(most).take_while(|&&ns| ns <= last_ns).count().max(1)
     }
 
-    /// Does the work of [`Dispatcher::offer_run`] for a policy with rules for classes. A task waits in a blocked lane, or
-    /// without a member that may take it.
+    /// Does the work of [`Dispatcher::offer_run`] for a policy with rules for classes. A task waits in a blocked
+    /// lane, or without a member that may take it.
     #[cold]
     fn offer_by_class(
         &mut self,
@@ -638,7 +639,7 @@ impl Dispatcher {
             if since_ns.len() < since_ns.capacity() {
                 since_ns.push_back(self.view.now_ns().max(1)); // 0 means that no task waits
             }
-            // Behind another task of its lane it changes no key.
+            // Without classes, only the first task of the lane determines a key.
             if since_ns.len() == 1 || self.classes.is_some() {
                 self.publish_oldest();
             }

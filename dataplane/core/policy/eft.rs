@@ -311,7 +311,8 @@ impl Eft {
         self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, waiting as f64)
     }
 
-    /// Returns true if the bounds may keep members idle, by the number of waiting tasks on all cores. False without members.
+    /// Returns true if the bounds may keep members idle, by the number of waiting tasks on all cores. False without
+    /// members.
     #[inline]
     fn are_too_many(waiting: usize, view: &View) -> bool {
         let members = view.active().len();

@@ -159,8 +159,8 @@ impl<T> QueueingDispatcher<T> {
         self.pop_from(self.next_lane(Lanes::NONE)?)
     }
 
-    /// Iterates over the waiting tasks of the first task's lane, in order. Without rules for classes these are all, except
-    /// those in lanes of an earlier policy.
+    /// Iterates over the waiting tasks of the first task's lane, in order. Without rules for classes these are all,
+    /// except those in lanes of an earlier policy.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let lane = self.next_lane(Lanes::NONE).unwrap_or_default();

@@ -78,7 +78,7 @@ impl Slots {
             return places;
         }
         if !self.is_first(view) {
-            view.release_idle(0); // the other core needs them now
+            view.release_idle(0); // the core whose task goes first may take them
             return places;
         }
         let (has_reserve, most) = (reserve.end > 0, most.min(BURST));
@@ -113,6 +113,9 @@ impl Slots {
                     _ = pool_exchange.take_token_in(&reserve.ranges()).map(|(m, row)| add(m, row))
                 }
             }
+        }
+        if has_reserve && places.is_empty() {
+            view.release_idle(0); // reserved members, which short tasks on other cores may take
         }
         places
     }

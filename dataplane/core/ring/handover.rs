@@ -84,8 +84,8 @@ impl<T: Token> Producer<T> {
         claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
     }
 
-    /// Returns the number of tasks that can be given now; 0 if the worker has no grant. A departed worker keeps the grant
-    /// until [`Producer::take_back`] revokes it.
+    /// Returns the number of tasks that can be given now; 0 if the worker has no grant. A departed worker keeps the
+    /// grant until [`Producer::take_back`] revokes it.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {

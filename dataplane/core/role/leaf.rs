@@ -226,8 +226,8 @@ where
         self.carry_out(port, now, burst, &verdicts);
     }
 
-    /// Carries out the verdict on each packet of a burst. All packets of most bursts leave by one port, so the burst moves
-    /// there as a whole, without a copy of each packet.
+    /// Carries out the verdict on each packet of a burst. All packets of most bursts leave by one port, so the burst
+    /// moves there as a whole, without a copy of each packet.
     #[inline]
     fn carry_out(
         &mut self,
@@ -250,7 +250,7 @@ where
     }
 
     /// Decides on a burst packet by packet, and records each decision for `wedjat explain`. Replies and messages come
-    /// before tasks, as in the stages, so that tasks find the same places free.
+    /// first, as in the stages, so that tasks find the same places free. All other packets follow in their order.
     #[cold]
     fn explain(
         &mut self,
@@ -259,13 +259,13 @@ where
         burst: &mut Burst<P::Buf>,
         verdicts: &mut [Verdict; BURST],
     ) {
-        let is_task = |packet: &P::Buf| {
+        let is_message = |packet: &P::Buf| {
             let summary = PacketSummary::in_frame(packet.bytes());
-            summary.header().is_some_and(|header| header.code.carries_task())
+            summary.header().is_some_and(|header| !header.code.carries_task())
         };
-        let (tasks, others): (ArrayVec<_, BURST>, ArrayVec<_, BURST>) =
-            burst.iter_mut().zip(verdicts).partition(|(packet, _)| is_task(packet));
-        for (packet, verdict) in others.into_iter().chain(tasks) {
+        let (messages, others): (ArrayVec<_, BURST>, ArrayVec<_, BURST>) =
+            burst.iter_mut().zip(verdicts).partition(|(packet, _)| is_message(packet));
+        for (packet, verdict) in messages.into_iter().chain(others) {
             let mut explainer = self.out.tap.explainer();
             if let Some(explainer) = &mut explainer {
                 let since_ns = |pool, lane| self.node.first_since_ns(pool, lane);
@@ -415,8 +415,8 @@ where
     }
 
     /// Sends or drops held packets whose wait has ended, at most this many. As many as the poll has received suffice: a
-    /// queue then does not grow while workers have places. More would overflow a device's queue for sending. Returns true
-    /// if there was one.
+    /// queue then does not grow while workers have places. More would overflow a device's queue for sending. Returns
+    /// true if there was one.
     #[inline]
     fn release(&mut self, now: u64, most: usize) -> bool {
         for released in self.release_runs(now, most)..most {

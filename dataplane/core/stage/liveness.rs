@@ -53,11 +53,11 @@ const FAILURES: u8 = 5;
 const PROBES_MAX: usize = 64;
 /// Number of ticks in which a neighbour cache is swept once: one set per tick.
 const SWEEP_TICKS: usize = PORT_SETS;
-/// Number of checks with new reports of a member. Tasks that were in flight at all of these checks are lost, beyond those
-/// of [`in_flight_most`].
+/// Number of checks with new reports of a member. Tasks that were in flight at all of these checks are lost, beyond
+/// those of [`in_flight_most`].
 const LOST_CHECKS: u8 = 64;
-/// Shortest round trip to a worker without its service, for [`in_flight_most`]. A longer one counts if the policy
-/// measures it.
+/// Minimum round trip to a worker without its service that [`in_flight_most`] assumes. A longer one counts if the
+/// policy measures it.
 const ROUND_TRIP_NS: u64 = 100_000;
 /// Time without any report of a member after which its tasks are lost.
 const LOST_NS: u64 = 10_000_000_000;
@@ -106,6 +106,8 @@ struct MemberWatch {
     outstanding: u32,
     /// Number of reports before these checks, since the same reset.
     window_reports: u32,
+    /// Time of the first of these checks.
+    window_start_ns: u64,
     /// Smallest number of tasks in flight at a check with new reports; `u32::MAX` before the first one.
     least_in_flight: u32,
     /// Time of the last check that found a new number of its reports, or of the first check; 0 before the first one.
@@ -133,6 +135,7 @@ impl MemberWatch {
             surplus: (0, 0),
             report_checks: 0,
             window_reports: 0,
+            window_start_ns: 0,
             reports: 0,
             outstanding: 0,
             least_in_flight: u32::MAX,
@@ -694,6 +697,9 @@ impl Liveness {
         if answered > 0 {
             watch.least_in_flight =
                 watch.least_in_flight.min(outstanding.saturating_sub(estimated));
+            if watch.report_checks == 0 {
+                watch.window_start_ns = now_ns;
+            }
             watch.report_checks += 1;
             watch.window_reports = watch.window_reports.saturating_add(answered);
         }
@@ -714,7 +720,8 @@ impl Liveness {
             watch.contradictions = 0;
             unreported
         } else if watch.report_checks >= LOST_CHECKS {
-            let elapsed_ns = u64::from(LOST_CHECKS) * self.lap_ns;
+            // The first check's reports came in the lap before it.
+            let elapsed_ns = now_ns.saturating_sub(watch.window_start_ns) + self.lap_ns;
             let in_flight_most =
                 in_flight_most(watch.window_reports, elapsed_ns, dispatcher.round_trip_ns());
             let least_in_flight = watch.least_in_flight;

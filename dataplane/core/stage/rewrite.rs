@@ -79,9 +79,8 @@ pub(super) fn removed<A: Family>(address: A) -> FoldedDelta {
     FoldedDelta::fold(A::replace(ChecksumDelta::default(), address, A::default()))
 }
 
-/// Readdresses a task, whose UDP header is at an offset, to its member, and writes the choice and the flags into its
-/// task header.
-/// Sets the verdict at `index` of a burst. `removed` is the checksum change of removing its old destination.
+/// Readdresses a task, whose UDP header is at an offset, to its member. Writes the choice and the flags into its task
+/// header. Sets the verdict at `index` of a burst. `removed` is the checksum change of removing its old destination.
 #[inline(always)]
 pub(super) fn readdress_task<A: Family>(
     neighbours: &Neighbours,

@@ -137,8 +137,8 @@ pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick>
 }
 
 impl Stages {
-    /// Records for signals to spines that a task of a pool (by index) arrived. `idle_selected` is true if its header says that the
-    /// spine took this rack for idle.
+    /// Records for signals to spines that a task of a pool (by index) arrived. `idle_selected` is true if its header
+    /// says that the spine took this rack for idle.
     #[inline]
     fn note_task(&mut self, pool: usize, idle_selected: bool) {
         if let Some(fabric) = &mut self.fabric {

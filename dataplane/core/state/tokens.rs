@@ -54,7 +54,7 @@ impl Tokens {
         self.put_all(member.index() / 64, 1 << (member.index() % 64), levels) == 0
     }
 
-    /// Frees a token of each of these members, as [`Tokens::put`] does. Frees those of neighbours in one atomic step.
+    /// Frees a token of each of these members, as [`Tokens::put`] does. Frees those of one word in one atomic step.
     #[inline]
     pub fn put_run(&self, members: impl Iterator<Item = Member>, levels: usize) {
         let (mut index, mut bits) = (0, 0);
@@ -66,10 +66,12 @@ impl Tokens {
             }
             bits |= bit;
         }
-        self.put_all(index, bits, levels);
+        if bits != 0 {
+            self.put_all(index, bits, levels);
+        }
     }
 
-    /// Frees a token of each of these members, the bits of a row's word `index`, as [`Tokens::put`] does. Returns the
+    /// Frees a token of each of `members`, the bits of word `index` of each row, as [`Tokens::put`] does. Returns the
     /// members whose tokens are all free already.
     #[inline]
     fn put_all(&self, index: usize, mut members: u64, levels: usize) -> u64 {

@@ -582,7 +582,8 @@ fn speeds(faults: &mut FaultCollector, raw: &raw::Pool, workers: &[u16], key: &s
     speeds
 }
 
-/// Checks the pools together: their ids, and the size of the region for `shape`. `key` is the name of the pools' tables.
+/// Checks the pools together: their ids, and the size of the region for `shape`. `key` is the name of the pools'
+/// tables.
 fn pools_together(
     faults: &mut FaultCollector,
     pools: &[raw::Pool],

@@ -1,10 +1,9 @@
 //! Leaf's and spine's files as TOML has them: keys and types are right, values are unchecked. [`super::keys`] has the
 //! meaning of each key.
 //!
-//! Only keys with rules of their own are here. The checked configuration reads all others from [`File`]. An agent's file
-//! shares the entries of ports and pools.
-//! `entry!` defines a type with one field for each key, and its `of`, which reads a table of the file. `Spanned` is a
-//! value with its place in the text.
+//! Only keys with rules of their own are here. The checked configuration reads all others from [`File`]. An agent's
+//! file shares the entries of ports and pools. `entry!` defines a type with one field for each key, and its `of`,
+//! which reads a table of the file. `Spanned` is a value with its place in the text.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +69,7 @@ entry! {
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,
         gateway: Option<Spanned<String>>,
-        /// Leaf or spine, which need it.
+        /// Required at a leaf or spine.
         side: Option<Spanned<Side>>,
         /// Leaf or spine.
         ip_options: Option<Spanned<IpOptions>>,

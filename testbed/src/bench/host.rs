@@ -38,7 +38,8 @@ use loaded::{LoadedResults, Loops};
 const WORKERS: u16 = 16;
 /// Maximum number of tasks at each of these workers.
 const BOUND: usize = 8;
-/// DPDK's event devices that are measured, with the names of their results. They are software, so they need no hardware.
+/// DPDK's event devices that are measured, with the names of their results. They are software, so they need no
+/// hardware.
 const EVENT_DEVICES: [(&str, &str); 2] =
     [("event_dsw0", "event_dsw0_burst_depth_8"), ("event_sw0", "event_sw0_burst_depth_8")];
 

@@ -9,10 +9,11 @@
 //! Only tasks beyond that number are lost. While many tasks are in flight, a few lost ones may be among these. They
 //! are detected once the rate falls.
 //!
-//! The counts alone cannot show which of the two cases applies: a lost task looks like a longer round trip. So the round
-//! trip is measured, for all members together, by tasks that were alone at their member. One member at a time measures,
-//! if it is idle at the end of a window. All this runs once a window, so that other replies pay nothing. Sends pay
-//! nothing either, so a measurement includes the member's pause before the task, but no more than one tick of it.
+//! The counts alone cannot show which of the two cases applies: a lost task looks like a longer round trip. So the
+//! round trip is measured, for all members together, by tasks that were alone at their member. One member at a time
+//! measures, if it is idle at the end of a window. All this runs once a window, so that other replies pay nothing.
+//! The time of a send is not recorded. A measurement therefore includes up to one tick of the member's pause before
+//! the task.
 //!
 //! A member's *drift* is the load sent to it since its last report.
 
@@ -31,9 +32,9 @@ const ASSUMED_TRIP_NS: u64 = 100_000;
 const FIRST_TRIPS: u8 = 16;
 /// Number of windows of a member from one measurement to the next. The member must be idle at their end.
 const TRIP_WINDOWS: u32 = 8;
-/// Time after which an idle member gives its measurement to another one.
+/// Time after which another member measures in place of an idle one.
 const TRIP_IDLE_NS: u64 = 10_000_000;
-/// Longest measurement. Its task may be lost.
+/// Time after which a measurement is abandoned, because its task may be lost.
 const TRIP_MOST_NS: u64 = 100_000_000;
 /// Weight of a shorter measurement in the round trip, as a divisor.
 const SHORTER: u64 = 8;
@@ -71,7 +72,7 @@ struct WindowStart {
     reports: u32,
     /// Number of the member's outstanding tasks then.
     outstanding: u32,
-    /// True if the values are those of a throw-away view or an idle member. The next report begins a window.
+    /// True if the values are those of a temporary view or an idle member. The next report begins a window.
     is_unknown: bool,
 }
 
@@ -165,7 +166,7 @@ impl Losses {
         self.ends.trip = self.ends.trip.filter(|trip| trip.member.index() < view.members());
     }
 
-    /// Lets an idle member measure the round trip.
+    /// Assigns the measurement of the round trip to an idle member.
     fn measure(&mut self, state: MemberState<'_>, now_ns: u64) {
         let member = state.member();
         self.ends.trip = Some(Trip { member, since_ns: now_ns, idle_ns: now_ns });
@@ -187,9 +188,13 @@ impl Losses {
             start.is_unknown = true;
             self.ends.trip = None;
             // At the start, any member may get the first tasks.
-            let next = view.of(Member((state.member().0 + 1) % view.members() as u16));
-            if !self.ends.has_first_trips() && next.outstanding() == 0 {
-                self.measure(next, now_ns);
+            let (place, members) = (state.member().index(), view.members());
+            let mut others = (1..members).map(|step| Member(((place + step) % members) as u16));
+            let is_free = |one: &Member| view.is_active(*one) && view.of(*one).outstanding() == 0;
+            if !self.ends.has_first_trips()
+                && let Some(next) = others.find(is_free)
+            {
+                self.measure(view.of(next), now_ns);
             }
         }
     }
@@ -378,6 +383,11 @@ impl WindowEnds {
                 let elapsed_ns = now_ns.saturating_sub(trip.idle_ns);
                 self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
             }
+        } else if since.is_unknown && is_reply && answered <= 1 && self.round_trip_ns.is_none() {
+            // Another member measures, and may get no task. This time includes the whole pause before the task. It is
+            // too long, but a shorter one would take tasks in flight for lost ones.
+            let elapsed_ns = now_ns.saturating_sub(since.at_ns);
+            self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
         } else if is_exact && least > 0 && !since.is_unknown {
             // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing
             // is written off here. The liveness checks of the stages find lost tasks in any case. Tasks in flight were

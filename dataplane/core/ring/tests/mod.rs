@@ -123,7 +123,8 @@ proptest! {
     #[test]
     fn runs_arrive_whole_and_in_order(steps in proptest::collection::vec((0..8_u8, 1..6_u32), 1..80)) {
         let (region, mut channel, mut worker_end) = joined(4, 16);
-        // Numbers of the next task to give, the first unpublished one, the next one to take, and the first unfinished one.
+        // Numbers of the next task to give, the first unpublished one, the next one to take, and the first unfinished
+        // one.
         let (mut next, mut published, mut taken, mut done) = (0_u32, 0_u32, 0_u32, 0_u32);
         for (step, count) in steps {
             match step {

@@ -171,7 +171,8 @@ fn run_across_the_end_is_seen_at_once() {
     });
 }
 
-/// A worker dies within a run. Its unfinished tasks are lost, also those not yet visible. Its successor sees only its own.
+/// A worker dies within a run. Its unfinished tasks are lost, also those not yet visible. Its successor sees only its
+/// own.
 // promise: agent.1
 #[test]
 fn successor_sees_no_run_of_a_dead_worker() {

@@ -79,8 +79,8 @@ impl<T: Work> WorkerLink<T> {
         self.channel().sender()
     }
 
-    /// Gives the worker those of `tasks` with these indices, all at once, and takes them out. Leaves a task if the worker
-    /// has no grant or no free slot, or if the task's bytes exceed a slot.
+    /// Moves the tasks at `indices` to the worker, and publishes them together. Leaves a task if the worker has no
+    /// grant or no free slot, or if the task's bytes exceed a slot.
     #[inline]
     pub fn give(&mut self, tasks: &mut [Option<T>], indices: impl Iterator<Item = usize>) {
         match self {

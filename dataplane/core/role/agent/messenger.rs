@@ -63,8 +63,17 @@ where
         }
     }
 
-    /// Sends a task that was not accepted back to its sender, if the queue is full and its length `queue` is given.
-    /// Otherwise drops the task. Returns its outcome.
+    /// Subtracts a task that was not accepted from the tasks of the worker that it names.
+    #[cold]
+    pub fn discount(&mut self, task: &Packet<P::Buf>) {
+        let (_, worker) = task.addressed();
+        if worker != NO_MEMBER {
+            self.responder.count(worker, -1); // counted on its arrival
+        }
+    }
+
+    /// Sends a task that was not accepted back to its sender, if the queue is full. `queue` is its length; `None` if
+    /// the pool drops tasks instead. Drops the task for any other reason. Returns its outcome.
     #[cold]
     pub fn refuse(
         &mut self,
@@ -72,10 +81,6 @@ where
         reason: DropReason,
         queue: Option<usize>,
     ) -> Fate {
-        let (_, worker) = task.addressed();
-        if worker != NO_MEMBER {
-            self.responder.count(worker, -1); // counted on its arrival
-        }
         if let (DropReason::QueueFull, Some(waiting)) = (reason, queue) {
             self.make_room(&task);
             return self.responder.refuse(task, waiting);

@@ -658,8 +658,8 @@ where
         mac.map(|mac| DirectRoute { leaf, mac })
     }
 
-    /// Checks a task and appends it to `run`, forwards it to a peer, or drops it. Returns its outcome; `None` for a task
-    /// in `run`. Submits the tasks of another pool in `run` first.
+    /// Checks a task and appends it to `run`, forwards it to a peer, or drops it. Returns its outcome; `None` for a
+    /// task in `run`. Submits the tasks of another pool in `run` first.
     #[inline]
     fn admit(&mut self, mut task: Packet<P::Buf>, run: &mut TaskRun<P::Buf>) -> Option<Fate> {
         let (pool, worker) = task.addressed();
@@ -718,12 +718,12 @@ where
     /// outcome. Leaves the run empty.
     #[inline]
     fn submit(&mut self, run: &mut TaskRun<P::Buf>) -> Fate {
-        let mut fate = Fate::Queued;
         if run.tasks.is_empty() {
-            return fate;
+            return Fate::Queued;
         }
         let (set, now) = (run.set, self.responder.now);
-        let (mut scheduled, mut failed) = (0, 0);
+        let (mut fate, mut scheduled) = (None, 0);
+        let mut failed = ArrayVec::<_, BURST>::new();
         let (worker_sets, mut messenger) = self.split();
         let workers = &mut worker_sets[set];
         let refuses = workers.overflow() == Overflow::Refuse;
@@ -731,21 +731,28 @@ where
             fate = match result {
                 Ok(member) => {
                     scheduled += 1;
-                    member.map_or(Fate::Queued, |member| Fate::Given { member })
+                    Some(member.map_or(Fate::Queued, |member| Fate::Given { member }))
                 }
                 Err((task, reason)) => {
-                    failed += 1;
-                    messenger.refuse(task, reason, refuses.then_some(waiting))
+                    failed.push((task, reason, waiting));
+                    None
                 }
             };
         });
         run.tasks.clear();
+        // A refusal has the number of the worker's tasks, without those of the run that failed.
+        failed.iter().for_each(|(task, ..)| messenger.discount(task));
+        let failures = failed.len();
+        let mut last = Fate::Queued;
+        for (task, reason, waiting) in failed {
+            last = messenger.refuse(task, reason, refuses.then_some(waiting));
+        }
         self.responder.out.counters.add(Counter::Scheduled, scheduled);
         let pool = self.worker_sets[set].pool;
         if let Some(peers) = self.peers.as_mut().filter(|peers| Some(peers.pool()) == pool) {
-            (0..failed).for_each(|_| peers.note_failed());
+            (0..failures).for_each(|_| peers.note_failed());
         }
-        fate
+        fate.unwrap_or(last)
     }
 
     /// Processes an ARP packet: answers a question for this host, and learns the MAC address of a leaf, peer or client.

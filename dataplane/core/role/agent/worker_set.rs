@@ -357,9 +357,10 @@ impl<T: Work> WorkerSet<T> {
         attached.find(|entry| entry.identity == identity).map(|entry| entry.last_claim)
     }
 
-    /// Gives each task of a run (at most a burst) to a worker, or queues it, in order. Each worker sees all its tasks of
-    /// the run at once. Takes all tasks out of `tasks`. Passes each result to `settled`, with the number of waiting tasks:
-    /// the worker's member; `None` if the task is queued; or the task with the reason why it is neither.
+    /// Gives each task of a run (at most a burst) to a worker, or queues it, in order. Each worker sees all its tasks
+    /// of the run at once. Takes all tasks out of `tasks`, which has no `None`. Passes each result to `settled`, with
+    /// the number of waiting tasks. A result is the worker's member, or `None` for a queued task. An error is the
+    /// task with the reason for its refusal.
     #[inline]
     pub fn submit_run(
         &mut self,
@@ -394,11 +395,11 @@ impl<T: Work> WorkerSet<T> {
         self.entries.get(index).map(|entry| entry.identity.id)
     }
 
-    /// Gives the picked tasks of a run to their members, and takes them out of `tasks`. Leaves those for which a channel
-    /// has no room. All tasks of one member are written together, so that each cache line moves once.
+    /// Gives the picked tasks of a run to their members, and takes them out of `tasks`. Leaves those for which a
+    /// channel has no room. Writes all tasks of one member together, so that each cache line moves once.
     #[inline]
     fn give_run(&mut self, tasks: &mut [Option<T>], picks: &[Option<Pick>], now: u64) {
-        // List of each member's tasks: its first one is in the entry, the others follow by index.
+        // Linked list of each member's tasks, by index. The entry has the first one.
         let mut next = [NO_TASK; BURST];
         for (index, pick) in picks.iter().enumerate().rev() {
             if let Some(pick) = pick {
@@ -423,8 +424,8 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Reverts the policy's count of a task that the member's channel had no room for: the policy may send more than the
-    /// channel's ring holds. Returns the reason for its refusal.
+    /// Reverts the policy's count of a task that the member's channel had no room for: the policy may send more than
+    /// the channel's ring holds. Returns the reason for its refusal.
     #[cold]
     fn write_off(&mut self, member: Member) -> DropReason {
         self.dispatcher.write_off(member, 1);

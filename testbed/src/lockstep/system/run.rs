@@ -671,8 +671,8 @@ impl<'a> System<'a> {
         let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
         let loss = match faults.lost {
             _ if wire.cuts > 0 => Some(PacketEnd::Cut),
-            // ARP has no checksum. Leaves find spines by ARP, and agents find clients. On a real network, the receiver drops
-            // a corrupted ARP packet because of Ethernet's checksum.
+            // ARP has no checksum. Leaves find spines by ARP, and agents find clients. On a real network, the
+            // receiver drops a corrupted ARP packet because of Ethernet's checksum.
             _ if faults.flip.is_some()
                 && contents.class == Class::Arp
                 && (self.plan.topology.spines > 0 || self.plan.topology.is_direct) =>
