@@ -284,9 +284,12 @@ fn lost_tasks_are_written_off_under_every_policy() {
 #[test]
 fn tasks_always_in_flight_are_not_written_off() {
     // Each worker gets a task every 40 us and answers it after 90 or 500 us, so that two or twelve of its tasks are
-    // always in flight. Only `round-robin` does not measure the round trip.
-    for (policy, trip_us) in [("round-robin", 90), ("jsq", 90), ("jsq", 500)] {
+    // always in flight. Only `round-robin` does not measure the round trip. In the last case, the pool is idle first.
+    for (policy, trip_us, idle_ms) in
+        [("round-robin", 90, 0), ("jsq", 90, 0), ("jsq", 500, 0), ("jsq", 500, 1000)]
+    {
         let mut rig = rig(policy);
+        (0..idle_ms).for_each(|_| rig.wait(MS));
         let mut replies = std::collections::VecDeque::new();
         // 0.8 s. The leaf checks each worker every 10 ms, and decides after 64 checks.
         for seq in 0..160_000_u32 {
@@ -302,8 +305,8 @@ fn tasks_always_in_flight_are_not_written_off() {
             }
         }
         let outstanding = (0..8).map(|member| rig.outstanding(member)).sum::<u32>();
-        assert_eq!(outstanding as usize, replies.len(), "{policy}, {trip_us}");
-        assert_eq!(rig.count(Counter::SurplusReplies), 0, "{policy}, {trip_us}");
+        assert_eq!(outstanding as usize, replies.len(), "{policy}, {trip_us}, {idle_ms}");
+        assert_eq!(rig.count(Counter::SurplusReplies), 0, "{policy}, {trip_us}, {idle_ms}");
         rig.assert_accounted();
     }
 }
