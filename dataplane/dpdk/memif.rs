@@ -153,8 +153,8 @@ pub(super) struct Relay {
     /// the core that writes or reads it. So drivers write only to descriptors shared with peers that could stop this
     /// process anyway ([`Relay::may_be_woken`]), and read none that a peer has.
     dummy_event: OwnedFd,
-    /// Interrupts of the rings that this end reads, by device id; `None` while the device is not connected. The number
-    /// is that of the last forwarder with a handshake of a client's device, or with the connection.
+    /// Interrupts of the rings that this end reads, by device id; `None` while the device is not connected. Also the
+    /// number of the device's last forwarder: the one with its connection, or with its latest handshake.
     interrupts: Mutex<BTreeMap<u32, (u64, Option<RingInterrupts>)>>,
     /// Number of forwarders so far.
     forwarders: AtomicU64,
@@ -739,7 +739,7 @@ impl Relay {
     }
 
     /// Records that a device has a peer, with these interrupts, by this forwarder. Returns false if a later forwarder
-    /// has begun a handshake of the device: the older connection is over, although its handshake ends only now.
+    /// has begun a handshake of the device. The peer then belongs to an older connection.
     fn note_connection(&self, id: u32, forwarder: u64, interrupts: RingInterrupts) -> bool {
         let mut by_device = locked(&self.interrupts);
         let is_last = by_device.get(&id).is_none_or(|(last, _)| *last <= forwarder);

@@ -165,8 +165,8 @@ impl MemberWatch {
 
 /// Returns the maximum number of tasks in flight, without lost ones, of a member with `reports` reports in
 /// `elapsed_ns`. Their mean number is at most the rate of the reports times the round trip. Members with short tasks
-/// always have some in flight. `measured_ns` is the round trip by the policy. Measurements prefer short ones, and may
-/// be wrong where replies reach other cores than their tasks.
+/// always have some in flight. `measured_ns` is the round trip by the policy. Short measurements count more there. It
+/// may be wrong where replies reach other cores than their tasks.
 fn in_flight_most(reports: u32, elapsed_ns: u64, measured_ns: Option<u64>) -> u32 {
     let measured_ns = measured_ns.map_or(0, |measured_ns| measured_ns.min(LAP_MAX_NS) * 5 / 4);
     let trip_ns = measured_ns.max(ROUND_TRIP_NS);

@@ -214,7 +214,7 @@ impl Twins {
         self.send(core, WORKERS, &answer);
     }
 
-    /// Answers the questions for MAC addresses.
+    /// Answers the leaf's ARP requests.
     fn resolve(&mut self, core: usize) {
         for question in std::mem::take(&mut self.questions) {
             let server = SERVERS.iter().position(|&ip| ip == question.target);
