@@ -485,7 +485,7 @@ impl PoolExchange {
     }
 
     /// Returns the key above which a task of this core lets a task on a remote core go first: its least key. An
-    /// overloaded core adds [`YIELD_NS`].
+    /// overloaded core adds `YIELD_NS`.
     #[inline]
     #[must_use]
     pub fn yield_key(&self) -> u64 {
