@@ -1,5 +1,5 @@
-//! Free addresses of this machine, for processes whose ports must be known before they start. The tests of the other
-//! packages include this file.
+//! Free addresses of this machine, for processes whose ports must be known before they start. Tests of several packages
+//! include this file.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};

@@ -825,6 +825,20 @@ fn places_under_a_central_queue_are_the_pools() {
     }
 }
 
+/// Sends 40 short and 40 long tasks from each core, and answers them. Each core then knows that class 2 is long.
+fn teach_classes(cores: &mut Cores) {
+    for core in 0..cores.dispatchers.len() {
+        for round in 0..80 {
+            cores.exchange(true);
+            let member = pick(&mut cores.dispatchers[core]).member;
+            let (class, service_ns) = [(1, 1_000), (2, 100_000)][round % 2];
+            let report = Report::new(member, Load(0), service_ns).with_class(class);
+            cores.dispatchers[core].reply(&report);
+        }
+    }
+    cores.exchange(true);
+}
+
 /// Places of reserved members on three cores: a core that may not take them leaves them free.
 // promise: scheduling.3
 #[test]
@@ -832,17 +846,7 @@ fn cores_share_reserved_places() {
     for bound in [1, 2] {
         let policy = format!("jbsq(k={bound}, reserve=2)");
         let mut cores = Cores::new(&policy, 5, 3);
-        // 40 short and 40 long tasks of each core teach it which class is long.
-        for core in 0..3 {
-            for round in 0..80 {
-                cores.exchange(true);
-                let member = pick(&mut cores.dispatchers[core]).member;
-                let (class, service_ns) = [(1, 1_000), (2, 100_000)][round % 2];
-                let report = Report::new(member, Load(0), service_ns).with_class(class);
-                cores.dispatchers[core].reply(&report);
-            }
-        }
-        cores.exchange(true);
+        teach_classes(&mut cores);
         let choose = |cores: &mut Cores, core: usize, class| {
             let pick = cores.dispatchers[core].choose(Task::new(class), || None);
             cores.exchange(true);
@@ -875,16 +879,7 @@ fn cores_share_reserved_places() {
 #[test]
 fn backlog_counts_on_core_without_replies() {
     let mut cores = Cores::new("jbsq(k=1, reserve=1)", 2, 2);
-    for core in 0..2 {
-        for round in 0..80 {
-            cores.exchange(true);
-            let member = pick(&mut cores.dispatchers[core]).member;
-            let (class, service_ns) = [(1, 1_000), (2, 100_000)][round % 2];
-            let report = Report::new(member, Load(0), service_ns).with_class(class);
-            cores.dispatchers[core].reply(&report);
-        }
-    }
-    cores.exchange(true);
+    teach_classes(&mut cores);
     let long = Task::new(2);
     let lane = cores.dispatchers[1].lane(long);
     let mut now_ns = 0;

@@ -493,7 +493,7 @@ impl PoolExchange {
         self.oldest_elsewhere().saturating_add(tolerance)
     }
 
-    /// Returns true if the tasks that wait on this core, if any, let a task on a remote core go first.
+    /// Returns true if a task on a remote core goes before all tasks that wait on this core.
     pub(super) fn yields(&self) -> bool {
         let own_oldest = if self.oldest() == 0 { u64::MAX } else { self.oldest() };
         self.yield_key() < own_oldest

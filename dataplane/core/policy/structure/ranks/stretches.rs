@@ -233,7 +233,7 @@ impl Stretches {
         }
     }
 
-    /// Moves a member from its place by several lengths. Leaves the shortest length as it is.
+    /// Moves a member from its place by several lengths. Does not change the shortest length.
     fn jump(
         &mut self,
         cells: &mut [Cell],
