@@ -334,6 +334,9 @@ fn replies<A: FastPath, B: Buf>(
             verdicts.other(index, Verdict::Drop(reason));
         }
     }
+    if reports.is_empty() {
+        return; // the policy sees no reply, as in the stages
+    }
     // Replaces loads that contradict the number of tasks sent. Comes first: `reply_run` counts the replies as
     // answered and passes the loads to the policy.
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
@@ -344,7 +347,7 @@ fn replies<A: FastPath, B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    stages.freed |= !reports.is_empty(); // a worker may have room for a waiting task
+    stages.freed = true; // a worker may have room for a waiting task
     let mut rewriter = ReplyRewriter::<A>::new(network, &stages.neighbours, stages.now_ms, pool);
     for index in accepted {
         let Some(packet) = packets.get_mut(index) else {
