@@ -91,7 +91,7 @@ pub(super) struct Socket {
 /// Reason why the socket of a memif device is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process or device serves it.
+    /// Another process or device serves the socket.
     #[error("memif socket {0}: another process serves it: give each server a socket= of its own")]
     Served(String),
     /// The system refuses, or another file exists at the path.
@@ -808,8 +808,8 @@ impl Relay {
         }
     }
 
-    /// Forwards a client's messages to a server's driver. Returns the driver's socket and its final message:
-    /// the connection is up.
+    /// Forwards a client's messages to a server's driver. Returns the driver's socket and its final message,
+    /// `Connected`.
     ///
     /// # Errors
     /// If the driver refuses, with the reason given by it, if any.

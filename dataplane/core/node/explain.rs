@@ -336,7 +336,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Applies the part of the filter that depends on the packet alone, before the decision.
+    /// Applies the parts of the filter that need no decision: port, pool and host.
     fn may_pass(&self, port: Option<u8>, packet: &PacketSummary) -> bool {
         let by_port = self.ports == 0 || port.is_none_or(|port| self.ports >> port & 1 != 0);
         let by_pool =
@@ -345,7 +345,7 @@ impl Filter {
         by_port && by_pool && self.host.is_none_or(has_address)
     }
 
-    /// Applies the filter to the outcome.
+    /// Applies the parts of the filter that need the outcome: drops, drop reason and worker.
     fn passes(&self, record: &Record) -> bool {
         let reason = match record.fate {
             Fate::Dropped(reason) => Some(reason),

@@ -85,8 +85,8 @@ impl<C> Commands<C> {
     /// Returns true if there is room for commands.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        // Executed commands need room on their way back, too. Half of it is a margin for the command that the core
-        // executes now, which is in neither queue.
+        // Each command also needs room in `done` after its execution. The limit of half the capacity leaves room for
+        // the command that the core executes now, which is in neither queue.
         self.0.waiting.len() + self.0.done.len() < COMMANDS / 2
     }
 
@@ -214,7 +214,7 @@ pub struct Node<T> {
     /// Tasks of all pools that wait for workers. One memory for all pools, so that new pools and changed bounds need no
     /// allocation.
     tasks: Slab<QueuedTask<T>>,
-    /// Lanes of each pool's queue, for the pools in the network's order. Their tasks lie in `tasks`.
+    /// Lanes of each pool's queue, in the network's order of pools. `tasks` stores their tasks.
     queues: Box<[[Fifo; LANES]]>,
     /// Commands of the control threads: updates of the membership.
     commands: Commands,
@@ -439,7 +439,7 @@ impl<T> Node<T> {
         is_due
     }
 
-    /// Checks the waiting packets that are due for it: first those without a MAC address, then queued tasks.
+    /// Checks the waiting packets: first those without a MAC address, if a check of these is due, then queued tasks.
     #[cold]
     fn find_released(
         &mut self,
@@ -515,7 +515,7 @@ impl<T> Node<T> {
             };
             let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
             if let Some(later) = self.tasks.iter(*queue).nth(PREFETCH_QUEUED) {
-                store.prefetch(&later.packet); // its time in the queue was long enough to leave the caches
+                store.prefetch(&later.packet); // probably evicted from the caches while it waited
             }
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
                 dispatcher.view().note_waits(self.timing.to_ns(now.saturating_sub(since)), 1);
@@ -619,7 +619,7 @@ impl<B: Buf> Node<B> {
         if !self.is_review_due(now) || self.review.neighbours {
             return None;
         }
-        // A pool without a free worker lets the next one go.
+        // Continues with the next pool if one has no free worker.
         loop {
             let waits =
                 |&pool: &usize| self.stages.dispatcher(pool).is_some_and(|it| it.waiting() > 0);
@@ -659,7 +659,7 @@ impl<B: Buf> Node<B> {
                 break;
             }
             let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
-            packet.prefetch_all(); // its time in the queue was long enough to leave the caches
+            packet.prefetch_all(); // probably evicted from the caches while it waited
             burst.push(packet);
             arrivals.push(since);
         }

@@ -108,9 +108,9 @@ pub struct Bounded {
     losses: Losses,
 }
 
-/// Time of a member's last reply, or of the first task sent to the idle member. The flag is true while this core knows
-/// of no other task there. Only such a task measures a round trip. (A wait behind another core's unknown task adds to
-/// the round trip. So with more cores a member needs more tasks to be busy.)
+/// Time of a member's last reply, or of the first task sent to it while idle. The flag is true while this core knows of
+/// no other task there. Only such a task measures a round trip. A wait behind an unknown task of another core adds to
+/// the measured round trip, so several cores find larger bounds.
 #[derive(Clone, Copy, Debug)]
 struct LastActivity {
     /// Twice the time in nanoseconds, plus the flag: one word to write for each task.
@@ -214,8 +214,8 @@ impl ReplyMeasurements {
 struct ReplyRun<'a> {
     /// Copy of [`Bound::adapts`].
     adapts: bool,
-    /// Reserved members. These are not measured. They are rarely busy, and would hide that the bound keeps other
-    /// members idle.
+    /// Reserved members, of which only the longest service time is measured. They are rarely busy, and would hide that
+    /// the bound keeps other members idle.
     reserve: Reserve,
     /// Sums over the replies of the current window.
     notes: ReplyNotes,
@@ -226,8 +226,8 @@ struct ReplyRun<'a> {
 }
 
 impl ReplyRun<'_> {
-    /// Records a reply as the member's last activity, and its measurements. With a fixed bound it measures only the
-    /// longest service time, except for one reply in [`SAMPLE`], and of reserved members always.
+    /// Records a reply as the member's last activity, and measures its service time and round trip. Measures only the
+    /// longest service time of reserved members, and under a fixed bound, except for one reply in [`SAMPLE`].
     #[inline(always)]
     fn record(&mut self, report: &Report) {
         let activity = &mut self.activity[report.member.index()];
@@ -250,7 +250,7 @@ impl ReplyRun<'_> {
         }
     }
 
-    /// Ends the run: stores the measurements, which stayed in registers meanwhile.
+    /// Ends the run: stores the copies back.
     #[inline(always)]
     fn end(self) {
         (self.bound.measured.notes, self.bound.answers) = (self.notes, self.answers);
@@ -588,7 +588,7 @@ impl Bounded {
             (&mut self.measurements.activity[member.index()], self.free.core.count);
         self.silence.check(member, limits, view, |is_quiet| {
             if cores > 1 && !is_quiet {
-                // Another core's task or reply changed the counts at an unknown time: counts as now.
+                // Another core's task or reply changed the counts at an unknown time. Uses the current time.
                 *activity = LastActivity::new(now_ns, activity.is_alone());
             }
             activity.at_ns()

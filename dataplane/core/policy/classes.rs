@@ -31,13 +31,13 @@ use crate::state::{Member, Report, View};
 /// Number of lanes. Classes 0 to 6 have one each, and all others share the last one.
 pub const LANES: usize = 8;
 
-/// Replies of a class over which its mean service time is averaged, once there are as many.
+/// Maximum number of replies over which the mean service time of a lane is averaged.
 const AVERAGED: f64 = 1024.0;
 /// Number of replies after which the keys follow the measured times.
 const WINDOW: u32 = 64;
-/// Number of windows after which a class without a reply is forgotten.
+/// Number of windows after which a class without a reply no longer affects others. Its own key keeps its last mean.
 const RECENT_WINDOWS: u32 = 256;
-/// Number of waiting long tasks for each member from which on long tasks take reserved members.
+/// Minimum number of waiting long tasks per member that lets long tasks take reserved members.
 pub(super) const LONG_MOST: usize = 2;
 
 /// Lane of waiting tasks, by index.
@@ -110,21 +110,21 @@ impl ClassRules {
 /// Use of reserved members by a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReserveUse {
-    /// It takes them before other members with the same time.
+    /// Prefers them to equally good members.
     #[default]
     First,
-    /// It takes them after such members.
+    /// Prefers equally good members to them.
     Last,
-    /// It takes none of them.
+    /// Takes none of them.
     Never,
 }
 
 /// Reserved members of a pool, and their use by the next picks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reserve {
-    /// Desired number.
+    /// Configured number of reserved members.
     pub members: usize,
-    /// Number below which members are reserved.
+    /// End of the reserved members' indices, which begin at 0.
     pub end: usize,
     /// Use by the next picks.
     pub usage: ReserveUse,
@@ -142,7 +142,7 @@ impl Reserve {
         member.index() < self.end
     }
 
-    /// Returns the numbers of the members that the next pick may take: the first range goes before the second one.
+    /// Returns the index ranges of the members that the next pick may take, the preferred one first.
     pub(super) fn ranges(&self) -> [Range<usize>; 2] {
         let [reserved, others] = [0..self.end, self.end..usize::MAX];
         match self.usage {
@@ -242,14 +242,14 @@ impl Classes {
         }
     }
 
-    /// Records the number of long tasks that wait on this core, one of `cores`, in a pool of this many members. The
-    /// caller does so at replies, after which it offers waiting tasks again. One of several cores also does so at
-    /// ticks.
+    /// Ends the reserve for long tasks, or restores it, by the number of long tasks that wait on this core, one of
+    /// `cores`. The caller does so at replies, after which it offers waiting tasks again. With several cores it also
+    /// does so at ticks.
     pub(super) fn note_waiting(&mut self, waiting: usize, members: usize, cores: usize) {
         self.is_backlogged = waiting * cores >= LONG_MOST * members;
     }
 
-    /// Measures the answered tasks, with the same result for any division of the reports into calls.
+    /// Measures the service times in reports. The result does not depend on the division of reports into calls.
     pub(super) fn learn(&mut self, reports: &[Report], view: &View) {
         for report in reports.iter().filter(|report| report.service_ns > 0) {
             let times = &mut self.times[lane_of(report.class).index()];
@@ -297,8 +297,8 @@ fn lane_of(class: u16) -> Lane {
     Lane(class.min(LANES as u16 - 1) as u8)
 }
 
-/// Returns the number below which members are reserved: `reserve` active ones, but at most all except one. 0 without a
-/// reserve.
+/// Returns the end of the reserved members' indices, below which `reserve` members are active. At least one active
+/// member stays unreserved. 0 without a reserve.
 pub(in crate::policy) fn reserved_end(members: usize, active: &[Member], reserve: usize) -> usize {
     let reserve = reserve.min(active.len().saturating_sub(1));
     let (mut low, mut high) = (0, members);

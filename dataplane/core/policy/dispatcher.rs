@@ -39,9 +39,9 @@ pub enum Overflow {
 /// Decision on a new task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
-    /// It goes to this member.
+    /// The task goes to this member.
     Sent(Pick),
-    /// It waits in this lane, as the last one.
+    /// The task waits at the end of this lane.
     Waits(Lane),
 }
 
@@ -68,12 +68,11 @@ struct Backlog {
     bound: usize,
     /// Treatment of a task beyond the bound.
     overflow: Overflow,
-    /// True if the first task to wait may do so while no member is present. Tasks that come while others wait join
-    /// them. False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
+    /// True if tasks may begin to wait while no member is active: a leaf's worker may only be silent. False in an
+    /// agent, which knows that its workers have gone. In both, a task behind waiting tasks waits too.
     without_members: bool,
-    /// Arrival times of waiting tasks by lane: at most [`QUEUE`] for the first lane, and an eighth of it for each other
-    /// one. The cores of a node compare the least keys of their tasks. Without rules for classes, the task that has
-    /// waited longest goes first.
+    /// Arrival times of waiting tasks by lane, from which the core computes the key that it publishes to other cores.
+    /// At most [`QUEUE`] times for the first lane, and `QUEUE / LANES` for each other one. Empty on a single core.
     since_ns: [VecDeque<u64>; LANES],
 }
 
@@ -87,8 +86,8 @@ impl Backlog {
     }
 }
 
-/// A policy that will replace another one between bursts, with all memory it needs for its members. Created outside
-/// the polling core, which must not allocate.
+/// A policy that replaces another one between bursts, with all memory for its members. A control thread creates it,
+/// because a polling core must not allocate.
 #[derive(Debug)]
 pub struct PreparedPolicy {
     policy: AnyPolicy,
@@ -164,8 +163,8 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// Recomputes the policy's derived state after a change of members, view or caller. After a change of the policy,
-    /// also reads the values of remote cores that changed it earlier.
+    /// Recomputes the policy's derived state after a change of members, view, caller or policy. Also reads the values
+    /// of remote cores that changed to this policy earlier, because this core dropped their messages.
     pub fn review_members(&mut self) {
         self.policy.on_members(self.caller, &mut self.view);
         while let Some(remote) = self.view.take_missed() {
@@ -277,7 +276,7 @@ impl Dispatcher {
     ) -> Option<ClassBeliefs> {
         let (classes, view) = (self.classes.as_ref()?, &self.view);
         let lane = classes.lane(task);
-        // This task, and tasks of its burst that are counted but not in their queue yet, arrive now.
+        // This task arrives now. So do tasks of its burst that are counted, but not in their queue yet.
         let arrives = |one: Lane| one == lane || self.backlog.of_lane[one.index()] > 0;
         let first_ns = |one| since_ns(one).or_else(|| arrives(one).then(|| view.now_ns()));
         let reserved_end = reserved_end(view.members(), view.active(), classes.reserve());
@@ -377,7 +376,7 @@ impl Dispatcher {
         loop {
             let mut picks = [None];
             self.schedule(&[task], &mut picks);
-            // A long task gives up no unfinished one, whose place may be at a reserved member.
+            // A long task that avoids the reserve reclaims no place: it may be at a reserved member.
             if picks[0].is_some() || !self.holds || avoids_reserve {
                 return picks[0];
             }
@@ -385,7 +384,7 @@ impl Dispatcher {
         }
     }
 
-    /// Prepares the pick for a task by the rules for its class. Returns its use of reserved members.
+    /// Applies the rules for a task's class to the next pick. Returns the task's use of reserved members.
     #[inline]
     fn apply_classes(&mut self, task: Task) -> ReserveUse {
         let Some(classes) = &self.classes else { return ReserveUse::default() };
@@ -493,8 +492,8 @@ impl Dispatcher {
         since_ns.iter().take(most).take_while(|&&ns| ns <= last_ns).count().max(1)
     }
 
-    /// Does the work of [`Dispatcher::offer_run`] for a policy with rules for classes. A task waits in a blocked
-    /// lane, or without a member that may take it.
+    /// Same as [`Dispatcher::offer_run`], for a policy with rules for classes. A task waits if its lane is blocked, or
+    /// if no member may take it.
     #[cold]
     fn offer_by_class(
         &mut self,
@@ -667,7 +666,7 @@ impl Dispatcher {
         }
     }
 
-    /// Removes the last waiting task of a lane from the count; for a caller without room for it.
+    /// Removes the last waiting task of a lane from the count, because the caller has no room to store it.
     pub(crate) fn leave_last(&mut self, lane: Lane) {
         if let Some(pending) = &mut self.pending {
             pending.pop_last();
@@ -694,7 +693,8 @@ impl Dispatcher {
     #[inline]
     fn publish_oldest(&self) {
         let Some(pool_exchange) = self.view.pool_exchange() else { return };
-        // A long lane records only its first times. A task without a time counts as new. 0 means that no task waits.
+        // A long lane has times of its first tasks only. If no time is left, the oldest task counts as new. 0 means
+        // that no task waits.
         let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
         // Without classes all tasks are in the first lane.
         let lanes = if self.has_only_first_lane() { 1 } else { LANES };
@@ -759,8 +759,8 @@ impl Dispatcher {
         self.backlog.waiting
     }
 
-    /// Counts a task as sent to `member` without a choice by the policy: a task that the caller placed, the rest of a
-    /// batch, or a task that `reclaim` gave up too early: its missing packets have arrived.
+    /// Counts a task as sent to `member` without a choice by the policy. The caller placed the task, or it is part of a
+    /// batch, or `reclaim` gave it up before its missing packets arrived.
     pub fn count_placed(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
@@ -777,8 +777,8 @@ impl Dispatcher {
         written_off
     }
 
-    /// Corrects the counts for `surplus` answers of `member`, over all cores, that answered no task of this node. On a
-    /// node with several cores each answer counts, so each of these made the member's outstanding tasks one too few.
+    /// Adds `surplus` tasks to the outstanding ones of `member`: the number of its replies, over all cores, that
+    /// answered no task of this node. On a node with several cores, each of these was subtracted when it arrived.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.view.take_back(member, surplus);
         self.policy.on_written_off(member, &mut self.view);
@@ -812,7 +812,7 @@ impl Dispatcher {
         surplus
     }
 
-    /// Compares the number of waiting long tasks with the one that ends the reserve.
+    /// Ends or restores the reserve, by the number of waiting long tasks ([`Classes::note_waiting`]).
     fn note_long_tasks(&mut self) {
         if let Some(classes) = &mut self.classes {
             let (waiting, members) = (self.backlog.of(classes.long()), self.view.active().len());

@@ -8,8 +8,8 @@
 //!
 //! - A single core, and cores that exchange counts: the member with the least time, at random among equal ones.
 //! - Both also *hold* tasks, if the round trip is short. A member with k tasks is full. The bound k is the least one
-//!   that leaves the member most of its idle time. A task waits if all members are full. It also waits if the full
-//!   members would end it sooner than the best member with room, even with all waiting tasks in their queues.
+//!   that preserves most of the member's spare capacity. A task waits if all members are full. It also waits if the
+//!   full members would end it sooner than the best member with room, even with all waiting tasks in their queues.
 //! - Cores of a leaf publish their numbers of waiting tasks, and all use the largest bound of a core. The core whose
 //!   task has the least key goes first ([`super::courtesy`]). No core holds tasks after too many had to wait, or if
 //!   replies reach other cores than their tasks: round trips are wrong then, and bounds from them could keep members
@@ -59,10 +59,10 @@ const HALF: f64 = 0.35;
 /// Longest round trip, in mean service times, with which the policy holds tasks: beyond it, holding gained nothing in
 /// measurements.
 const HELD_TRIPS: f64 = 0.5;
-/// Fraction of their idle time that a sufficient bound leaves to members.
+/// Minimum fraction of the spare capacity (1 - load) that a bound must preserve.
 const IDLE_SHARE_LEAST: f64 = 0.97;
-/// Maximum number of waiting tasks for each member with which several cores hold tasks. They find lost tasks later than
-/// a single core, and may measure wrong round trips. Both make bounds too low.
+/// Maximum number of waiting tasks per member up to which several cores hold tasks. Several cores find lost tasks later
+/// than a single core, and may measure wrong round trips. Both make bounds too low.
 const WAITING_MOST: usize = 4;
 /// Number of checks for lost tasks, at most 1 ms apart, for which several cores hold no tasks after too many had to
 /// wait, or after a stray reply.
@@ -83,7 +83,7 @@ const LEVELS: usize = 128;
 const TRIPS_CHANGE: f64 = 0.02;
 /// Relative change of the spare load (1 - load) after which the policy computes its tables again.
 const SPARE_CHANGE: f64 = 0.05;
-/// Replies for each member in a window of the longest service time. At its end the policy also compares rates.
+/// Number of replies per member in a window. At its end the policy ages the longest service time and compares rates.
 const WINDOW_REPLIES: usize = 16;
 /// Maximum number of replies over which a member's service time is averaged.
 const LEARNED_MOST: f64 = 512.0;
@@ -172,8 +172,8 @@ struct LearnedRates {
 }
 
 impl LearnedRates {
-    /// Adapts to changed members. A member that may not be chosen starts again, as another may take its place. With
-    /// reserved members the policy learns no rates: these get shorter tasks than others, and would seem faster.
+    /// Adapts to changed members. Resets inactive members, because another worker may take their index. With reserved
+    /// members the policy learns no rates: these get shorter tasks than others, and would seem faster.
     fn on_members(&mut self, view: &View, has_reserve: bool) {
         let mut configured = view.active().iter().map(|&member| view.rate(member));
         let first = configured.next();
@@ -311,8 +311,8 @@ impl Eft {
         self.ranks.soonest().is_finite() && !Self::is_sooner_at_full(&self.ranks, waiting as f64)
     }
 
-    /// Returns true if the bounds may keep members idle, by the number of waiting tasks on all cores. False without
-    /// members.
+    /// Returns true if more tasks wait on all cores than [`WAITING_MOST`] allows: the bounds may keep members idle.
+    /// False without members.
     #[inline]
     fn are_too_many(waiting: usize, view: &View) -> bool {
         let members = view.active().len();
@@ -419,7 +419,7 @@ impl Eft {
             self.suspended_checks = SUSPENDED_CHECKS;
             self.review(view);
         }
-        // The courtesy to another core begins when a member has room.
+        // Another core can only go first while a member has room.
         if self.has_room(waiting) && self.courtesy.is_first(shared, remote.oldest, view) {
             Self::pick_some::<true>(&mut self.ranks, picks, waiting as f64, view.states(), rng);
         } else {
@@ -621,7 +621,7 @@ fn fill(table: &mut [f64], trips: f64) {
     }
 }
 
-/// Returns the least bound with which members keep most of their idle time at this load.
+/// Returns the least bound that preserves [`IDLE_SHARE_LEAST`] of the members' spare capacity at this load.
 ///
 /// A member with bound k has k places. While tasks wait, each place holds a task at the member or one on its round
 /// trip. The member idles only while all places are on round trips. By Erlang's loss formula this is a fraction B of

@@ -167,8 +167,8 @@ impl<T> QueueingDispatcher<T> {
         self.tasks.iter(self.lanes[lane.index()]).map(|waiting| &waiting.item)
     }
 
-    /// Swaps the memory for waiting tasks for `tasks`, and moves the tasks over. The caller allocates it outside the
-    /// polling core, for a larger bound, and frees the old memory there.
+    /// Moves the waiting tasks into the memory `tasks`, and leaves the old memory there. The caller allocates the new
+    /// memory outside the polling core, for a larger bound, and frees the old one there.
     ///
     /// # Panics
     /// If `tasks` has too little room and does not grow.

@@ -25,7 +25,7 @@ pub(super) const MOST: usize = 8;
 /// Consecutive checks with too many or too few places before a correction.
 const CHECKS: u8 = 3;
 
-/// Maximum number of members of the idle list in which a preferred one is searched.
+/// Maximum number of the newest members of the idle list to search for a preferred one.
 const CHECKED: usize = 32;
 
 /// Minimum number of surplus or missing places of a member over consecutive checks with the same sign.

@@ -60,7 +60,7 @@ use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, MemberPresence, Neighbours};
 use crate::wire::task::{Extension, Header};
 
-/// Largest number of packets of a poll at which a core is not overloaded: a quarter of a burst.
+/// Maximum number of packets per poll of a core that is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
 /// Bounds on the number of packets between two exchanges of an overloaded core: about 50 and 200 us. Comparing members
 /// and moving cache lines then costs little of its time, and response times stay nearly the same
@@ -225,8 +225,9 @@ pub struct Stages {
     report_numbers: Vec<Option<Numbers>>,
     /// Number of packets since the last call of [`Stages::exchange`]. A large number shows that the core is overloaded.
     received: usize,
-    /// Number of packets since the last exchange, and number at which an overloaded core makes the next one.
+    /// Number of packets since the last exchange.
     unexchanged: usize,
+    /// Value of `unexchanged` at which an overloaded core makes its next exchange.
     exchange_at: usize,
     /// True if the policy of some pool needed the number of waiting tasks on each core at the last exchange. If
     /// false, an overloaded core need not look at all pools in each poll.
@@ -686,8 +687,8 @@ impl Stages {
         released
     }
 
-    /// Readdresses tasks that the fast path recognised when this port received them to their picked members. Writes
-    /// their verdicts.
+    /// Readdresses waiting tasks to their picked members, and writes their verdicts. `place` is the index of the
+    /// receiving port and of the pool. The fast path has recognised all of them.
     pub(crate) fn send_waiting<B: Buf>(
         &self,
         place: (usize, usize),
@@ -771,7 +772,7 @@ impl Stages {
         }
         if let Some(fabric) = &mut self.fabric {
             fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);
-            // Drained workers that still receive in-flight tasks, for a limited time.
+            // Ends the limited time in which drained workers still receive in-flight tasks.
             if fabric.lingers() {
                 self.end_lingering();
             }

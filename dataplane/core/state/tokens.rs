@@ -1,10 +1,10 @@
 //! Tokens: credits to send a task to a member, in memory that several cores of a node share.
 //!
-//! Each token is one bit. Tokens have levels, with a row of words each. A member with all tokens free has bits in
-//! all rows in use. Tokens are taken from the first row on and put back from the last row on. So the first row
-//! holds the members without tasks, and the last row those that may have one more task. A core takes a token by
-//! clearing its bit in one atomic step, so two cores never have the same one. `Relaxed` order suffices: a token guards
-//! no other memory.
+//! Each token is one bit. A member has one token in each level, and each level has a row of words. Cores take a
+//! member's tokens from the first row on, and put them back from the last row on. A bit in the first row therefore
+//! means that all tokens of the member are free, and a bit in the last row that at least one is. A core takes a token
+//! by clearing its bit in one atomic step, so two cores never have the same one. `Relaxed` order suffices: a token
+//! guards no other memory.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -162,7 +162,7 @@ impl Tokens {
         count
     }
 
-    /// Takes the free token of a member that was put last: to correct a surplus, or in a loop to revoke all tokens of a
+    /// Takes the free token of a member that was put last. Corrects a surplus, or in a loop revokes all tokens of a
     /// removed member. Returns false if the member has no free token.
     #[must_use]
     pub fn take_of(&self, member: Member) -> bool {

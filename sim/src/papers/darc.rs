@@ -2,7 +2,7 @@
 //!
 //! A central dispatcher has a queue for each task type. It profiles the types in windows, groups those of similar
 //! service times, and reserves workers for each group in proportion to its work. A group may also use the workers of
-//! groups with longer tasks, never those of shorter ones. Types of shorter tasks come first.
+//! groups with longer tasks, never those of shorter ones. Queues of shorter tasks go first.
 //!
 //! The network has no delay, and dispatching has no cost. Baselines: central FCFS (c-FCFS), a random worker's own
 //! queue (d-FCFS), a reservation set by hand, and time sharing as in Shinjuku (NSDI 2019).
@@ -21,13 +21,13 @@ use super::experiment::{
 };
 use super::{Claim, Run, index, ticks_of};
 
-/// Bound on the excess of a group's mean service times over that of its shortest type, as a fraction. The excess is
-/// below it.
+/// Maximum difference (exclusive) between the mean service time of a group's type and that of its shortest type, as a
+/// fraction of the latter.
 const SIMILARITY: f64 = 0.2;
 /// Relative change of a type's demand that causes a new reservation.
 const DEMAND_CHANGE: f64 = 0.1;
-/// Queueing delay that permits an update, in mean service times of the delayed type. The paper's target of slowdown;
-/// the authors' code uses 1.
+/// Queueing delay beyond which a type permits a new reservation, in mean service times of the type. The paper's target
+/// of slowdown; the authors' code uses 1.
 const DELAY_LIMIT: f64 = 10.0;
 /// Mean service time in ticks of a type without completions in the window: 1 s, longer than any other.
 const UNSEEN: f64 = 1e6 * TICKS_PER_US;
@@ -60,7 +60,7 @@ impl Profile {
     }
 }
 
-/// Workers of a type, as sets of bits.
+/// Workers that a type may use, as bit sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lane {
     /// Index of the type.
@@ -347,8 +347,8 @@ impl TypedQueues {
         }
     }
 
-    /// Updates the reservation if the profiler's window is full, a type is delayed, and demands have changed. Returns
-    /// true for a new reservation.
+    /// Updates the reservation if the profiler's window is full, a type's second waiting task is delayed, and demands
+    /// have changed. Returns true for a new reservation.
     pub fn update<T>(&mut self, now: u64, flights: &Slab<SimTask<T>>) -> bool {
         let Self { queues, profiler, .. } = self;
         let Some(profiler) = profiler else { return false };
@@ -369,15 +369,15 @@ impl TypedQueues {
     }
 }
 
-/// Slice of time sharing.
+/// Parameters of time sharing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slices {
     /// Time in nanoseconds after which a task yields to a waiting one.
     pub quantum_ns: f64,
     /// Time in nanoseconds that a worker loses per preemption.
     pub cost_ns: f64,
-    /// True for a queue per type. Its first task is then the preempted one, and the queue with the longest wait in
-    /// relation to its mean service time comes first.
+    /// True for a queue per type. Preempted tasks then go before new ones of their type. The queue whose first task has
+    /// waited longest, in mean service times of its type, goes first.
     pub by_type: bool,
 }
 
@@ -385,7 +385,8 @@ pub struct Slices {
 #[derive(Debug)]
 struct TimeSharing {
     slices: Slices,
-    /// Preempted tasks and new tasks, by type; or a single queue, where preempted tasks join the end of the new ones.
+    /// Preempted tasks and new tasks, by type. Without types, preempted tasks join the end of the single queue of new
+    /// ones.
     queues: Vec<[Fifo; 2]>,
     /// Mean service time in ticks, by type.
     means: Vec<f64>,
@@ -453,7 +454,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the window of a profiler: the paper's, or a part of a short run that leaves time for several.
+    /// Returns the length of a profiling window in completions: the paper's, or 1/20 of a short run's tasks.
     fn window(&self) -> u64 {
         WINDOW.min(self.tasks / 20)
     }
@@ -464,7 +465,7 @@ impl Config {
 enum Server {
     /// Queues by type.
     Typed(TypedQueues),
-    /// Queues at the workers, and the stream of their choice.
+    /// A queue at each worker. The stream draws the worker of each task.
     Random(Stream),
     /// Queues of time sharing.
     Shared(TimeSharing),
@@ -714,7 +715,7 @@ impl Bench<'_> {
 
 /// DARC that knows the service times, as the authors' scripts configure it.
 const DARC: Policy = Policy::Darc(true);
-/// Loads of experiments that claim the best of all loads.
+/// Loads to try where the paper states the highest ratio over all loads.
 const LOADS: [f64; 8] = [0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98];
 
 /// Runs the paper's experiments.
@@ -788,7 +789,7 @@ fn high_bimodal(bench: &Bench<'_>) -> Vec<Claim> {
     ]
 }
 
-/// Compares the best reservation by hand with DARC's, for 90% load.
+/// Compares the best fixed reservation with DARC's at 90% load.
 fn reservations(bench: &Bench<'_>, name: &str) -> Vec<Claim> {
     let figure = |policy| {
         let outcome = bench.run(policy, 0.9);

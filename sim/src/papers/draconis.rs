@@ -62,7 +62,7 @@ pub struct Config {
     pub executors: usize,
     /// Delay in nanoseconds between scheduler and executors, each way.
     pub delay_ns: f64,
-    /// Place of the queue.
+    /// Location of the queue.
     pub scheduler: Scheduler,
     /// Maximum number of tasks in the queue.
     pub queue: u32,
@@ -155,7 +155,7 @@ impl<'a> Sim<'a> {
             {
                 now + ticks_of(pass_ns)
             }
-            // A tick after a former submission that is not in the queue yet: they keep their order.
+            // At least a tick after the last submission, so that they keep their order.
             Scheduler::Switch { .. } => now.max(self.ready_at + 1),
             Scheduler::Server { tasks_per_s } => {
                 self.ready_at.max(now) + ticks_of(1e9 / tasks_per_s)
@@ -279,7 +279,7 @@ impl Bench {
         stable(&finished.outcome, finished.delays.us(0.99))
     }
 
-    /// Returns that of RackSched with c-FCFS in the servers.
+    /// Returns the scheduling delay of RackSched with c-FCFS in the servers, as [`Bench::draconis`] does.
     fn racksched(&self, load: f64) -> f64 {
         let config = pallas::Config {
             servers: SERVERS,
@@ -297,7 +297,7 @@ impl Bench {
         pallas::run(&config).delays.us(0.99)
     }
 
-    /// Returns that of R2P2 with at most `k` tasks per executor; NaN if the run fails.
+    /// Returns the scheduling delay of R2P2 with at most `k` tasks per executor; NaN if the run fails.
     fn r2p2(&self, k: u32, load: f64) -> f64 {
         let (workers, tasks, seed) = (SERVERS * CORES, self.tasks, self.seed);
         let jbsq = jbsq(&Jbsq { workers, k, delay_ns: DELAY_NS, load, tasks, seed }, &self.service);

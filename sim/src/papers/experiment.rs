@@ -126,8 +126,8 @@ pub(super) fn jbsq(run: &Jbsq, service: &Service) -> Result<Outcome, String> {
     Ok(Outcome { ticks_per_unit, ..outcome })
 }
 
-/// Returns a quantile of the scheduling delays of the recorded tasks, in microseconds. The response must end with the
-/// service.
+/// Returns a quantile of the scheduling delays of the recorded tasks, in microseconds. Assumes that response times end
+/// with the service.
 pub(super) fn delay_us(outcome: &Outcome, quantile: f64) -> f64 {
     let mut delays = histogram();
     for task in outcome.ended.iter().filter(|task| task.measured) {
@@ -144,7 +144,7 @@ pub(super) fn slowdown(outcome: &Outcome, quantile: f64) -> f64 {
     classes.map_or(f64::NAN, |classes| classes.slowdowns.value_at_quantile(quantile) as f64 / 1e3)
 }
 
-/// Returns a figure of a stable run; infinity if the queues grew.
+/// Returns `figure` if the run was stable; infinity if its queues grew.
 pub(super) fn stable(outcome: &Outcome, figure: f64) -> f64 {
     if outcome.is_unstable() { f64::INFINITY } else { figure }
 }

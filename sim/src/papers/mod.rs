@@ -1,8 +1,8 @@
 //! Systems of papers, simulated with the settings of their papers, for the command `wedjat-testbed papers`.
 //!
-//! Each file has the algorithm of one system and its experiments. An experiment gives a [`Claim`]: the ratio that the
-//! paper states, beside the ratio of our simulation. All simulations run on the common [`Engine`], or are runs of the
-//! model `ct` with one of the leaf's own policies.
+//! Each file has the algorithm of one system and its experiments. An experiment returns [`Claim`]s: the ratio that the
+//! paper states, beside the ratio of our simulation. The systems run on the [`Engine`]. Policies of the leaf run in the
+//! model [`crate::ct`].
 
 pub mod darc;
 pub mod draconis;
@@ -26,7 +26,7 @@ use crate::nodes::ticks_of;
 use crate::outcome::Outcome;
 use crate::stats::{Observer, histogram};
 
-/// Fraction of each run's tasks, from the first on, that is not measured.
+/// Warm-up: fraction of a run's tasks, at its start, that is not measured.
 const WARMUP: f64 = 0.1;
 /// Experiments of a system: takes the number of tasks of a run and the seed.
 type Experiments = fn(u64, u64) -> Vec<Claim>;
@@ -38,7 +38,7 @@ const SYSTEMS: &[(&str, Experiments)] = &[
     ("prequal", prequal::claims),
     ("netclone", netclone::claims),
 ];
-/// Fewest tasks of a run. Nine of its measured tasks lie above the 99.9th percentile.
+/// Minimum number of tasks of a run. Nine of its measured tasks lie above the 99.9th percentile.
 pub const TASKS_MIN: u64 = 10_000;
 
 /// A claim of a paper beside the ratio of our simulation.
@@ -54,7 +54,7 @@ pub struct Claim {
     pub claimed: Option<f64>,
     /// Both values of our simulation, in the same order as in `compared`.
     pub values: (f64, f64),
-    /// Place of the claim (paper, section or figure), and our certainty.
+    /// Source of the claim (paper, section or figure), and whether the ratio was checked against its text.
     pub source: &'static str,
 }
 
@@ -167,7 +167,7 @@ fn table(claims: &[Claim]) -> String {
     text
 }
 
-/// Formats a number with three significant digits, or more before the point. An undefined ratio is a dash.
+/// Formats a number with at least three significant digits, and all digits before the point. NaN becomes a dash.
 fn number(value: f64) -> String {
     if value.is_nan() {
         return "-".to_owned();
@@ -179,8 +179,7 @@ fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Parameters of an engine that differ between the runs of papers. Arrivals are a Poisson process, and a tick is a
-/// picosecond.
+/// Parameters of an [`Engine`] for one run. Arrivals are a Poisson process, and a tick is a picosecond.
 struct Run {
     /// Number of tasks.
     tasks: u64,
@@ -235,7 +234,7 @@ fn unit<R: rand::Rng>(rng: &mut R) -> f64 {
     rng.next_u64() as f64 * (-64.0_f64).exp2()
 }
 
-/// Parses a distribution of service times that the code contains.
+/// Parses a distribution of service times. Panics if the text is invalid.
 fn service(text: &str) -> Service {
     text.parse().expect("a valid distribution")
 }

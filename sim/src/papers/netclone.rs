@@ -4,7 +4,7 @@
 //! in a reply. If both queues of the pair are empty, the switch sends a clone to the second server. A server drops a
 //! clone if tasks wait. The copies of a request have independent service times, because the paper's servers draw them.
 //!
-//! The rules are those of the authors' program. The delays of their testbed are not known: a hop takes 1 us here, and a
+//! The rules are those of the authors' program. The delays of their testbed are not known. Here a hop takes 1 us, and a
 //! clone 1 us more for its second pass through the switch. LAEDGE, another baseline of the paper, is not simulated.
 
 use rand::Rng as _;
@@ -27,7 +27,7 @@ const FILTER_SLOTS: usize = 1 << 17;
 /// Factor of the service time of a copy with jitter.
 const JITTER: u64 = 15;
 
-/// Kinds of events. A reply's way has two: to the switch, and from there to the client.
+/// Kinds of events. A reply has two: its arrivals at the switch and at the client.
 mod kind {
     use crate::events::event;
 
@@ -145,7 +145,7 @@ struct Sim<'a> {
     choices: Stream,
     /// Stream of the jitter of first copies.
     jitter: Stream,
-    /// Stream of service times and jitter of clones. A stream of their own leaves first copies equal in all schemes.
+    /// Stream of service times and jitter of clones. Separate, so that first copies are equal under all schemes.
     clones: Stream,
     counts: Counts,
 }
@@ -248,7 +248,7 @@ impl<'a> Sim<'a> {
         self.engine.flights.add(clone)
     }
 
-    /// Sends a copy to a server, at which it arrives after `ticks`.
+    /// Sends a copy to a server. It arrives there after `ticks`.
     fn forward(&mut self, task: u32, server: usize, ticks: u64) {
         self.engine.flights[task].worker = server as u32;
         self.engine.after(ticks, kind::AT_SERVER, task.into());
@@ -297,7 +297,7 @@ impl<'a> Sim<'a> {
     }
 
     /// Returns true for the first reply of a cloned request, whose number it stores in the filter. The second reply
-    /// clears the slot. Another request may overwrite a slot; both its replies then pass.
+    /// clears the slot. It passes too if another request has overwritten the slot in between.
     fn passes_filter(&mut self, number: u64, table: u8) -> bool {
         // Sequence numbers start at 1.
         let sequence = number + 1;

@@ -9,12 +9,11 @@
 //! task to the least bursty other group. The server drops the copy if no core is idle.
 //!
 //! The paper leaves some rules open. Here the grouping minimises the variance of the logarithm of the service times.
-//! Cores are rounded by the largest remainder. Shifts of demand are counted in cores. The limit of bursts follows from
-//! the measured service times. Copies have a round robin of their own.
+//! The largest-remainder method rounds numbers of cores. Shifts of demand are counted in cores. The burst limit is
+//! computed from the measured service times. Copies have a separate round robin.
 //!
 //! The response time runs from the arrival at the switch to the reply's arrival there. The baseline is RackSched
-//! (OSDI 2020): the server with the shorter queue of two, by the lengths in replies, with DARC or c-FCFS in each
-//! server.
+//! (OSDI 2020): power of two choices over the queue lengths in replies, with DARC or c-FCFS in each server.
 
 use rand_distr::{Distribution as _, Gamma};
 use wedjat_workload::seed::{Stream, StreamSeed};
@@ -30,10 +29,10 @@ use super::experiment::{
 };
 use super::{Claim, Run, index, quantile, ticks_of};
 
-/// Types of each group, from the group with the shortest tasks to that with the longest.
+/// Indices of the types in each group. The group with the shortest tasks comes first.
 pub type Groups = Vec<Vec<usize>>;
 
-/// Kinds of events besides those of [`event`].
+/// Kinds of events of this model, in addition to those of [`event`].
 mod kind {
     /// A server returns a waiting task to the switch.
     pub const BOUNCED: u64 = 4;
@@ -47,7 +46,7 @@ mod kind {
 const EWMA: f64 = 0.125;
 /// Period of the monitor in nanoseconds.
 const MONITOR_NS: f64 = 10e6;
-/// Sum over the groups of the difference between demand and allocation, in cores, that causes a new division.
+/// Sum over all groups of |demand - allocation|, in cores, above which the monitor divides the rack again.
 const SHIFT: f64 = 10.0;
 /// Interval in nanoseconds in which the switch counts a group's arrivals.
 const BURST_NS: f64 = 20e3;
@@ -70,8 +69,8 @@ pub enum Policy {
     Pallas {
         /// Groups at the start.
         groups: Option<Groups>,
-        /// Arrivals of a group in an interval, as a fraction of what its cores serve in one, beyond which the switch
-        /// copies tasks; `None` without copies.
+        /// Burst limit: arrivals of a group in an interval, as a fraction of the tasks that its cores serve in one.
+        /// The switch copies tasks beyond it. `None` disables copies.
         copies: Option<f64>,
     },
     /// RackSched over servers with this policy.
@@ -93,8 +92,8 @@ pub struct Config {
     pub service: Option<Service>,
     /// Types of the tasks in the second half of the run, in the same order; `None` if they stay the same.
     pub later: Option<Vec<TaskType>>,
-    /// Standard deviation of the gaps between tasks of the first type, divided by their mean, if this type arrives in
-    /// bursts. Gaps have a gamma distribution. All other tasks are a Poisson process.
+    /// Coefficient of variation of the gaps between tasks of the first type, if this type arrives in bursts. Gaps have
+    /// a gamma distribution. All other tasks are a Poisson process.
     pub burstiness: Option<f64>,
     /// Policy.
     pub policy: Policy,
@@ -113,7 +112,7 @@ impl Config {
         self.load * (self.servers * self.cores) as f64 / mean_us * 1e6
     }
 
-    /// Returns the run that tries a division of the types, whose profiles are now these.
+    /// Returns the parameters of a short run that evaluates `groups` under these profiles.
     fn trial(&self, profiles: &[Profile], groups: Groups) -> Self {
         let total: f64 = profiles.iter().map(Profile::work).sum();
         let mean_us = total / TICKS_PER_US;
@@ -129,7 +128,7 @@ impl Config {
 }
 
 /// Returns the best division of the types into `count` groups: the least variance, weighted by share, of the logarithm
-/// of the service time within the groups. Groups have neighbours in the order of the service times.
+/// of the service time within the groups. Each group is contiguous in the order of the service times.
 fn divide(profiles: &[Profile], count: usize) -> Groups {
     let mut order: Vec<_> = (0..profiles.len()).collect();
     order.sort_by(|&a, &b| profiles[a].mean.total_cmp(&profiles[b].mean));
@@ -141,7 +140,7 @@ fn divide(profiles: &[Profile], count: usize) -> Groups {
         let weight = sum(&|_| 1.0);
         sum(&|log| log * log) - sum(&|log| log).powi(2) / weight
     };
-    // Each bit is a border between two neighbours.
+    // Each bit is a border between two consecutive types.
     let borders = order.len().saturating_sub(1) as u32;
     let masks = (0..1_u32 << borders).filter(|mask| mask.count_ones() as usize + 1 == count);
     let split = |mask: u32| {
@@ -161,8 +160,8 @@ fn divide(profiles: &[Profile], count: usize) -> Groups {
     divisions.min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or_default()
 }
 
-/// Selects the groups for these profiles: the division with the lowest p99 in a simulation, among one for each number
-/// of groups. Types without tasks join the group of the longest tasks.
+/// Selects the groups for these profiles. Simulates the best division for each number of groups, and returns the one
+/// with the lowest p99. Types without tasks join the group of the longest tasks.
 fn select(config: &Config, profiles: &[Profile]) -> Groups {
     let seen: Vec<_> = (0..profiles.len()).filter(|&kind| profiles[kind].share > 0.0).collect();
     let of_seen: Vec<_> = seen.iter().map(|&kind| profiles[kind]).collect();
@@ -218,8 +217,8 @@ pub struct Division {
 }
 
 impl Division {
-    /// Gives each group its number of cores. Groups receive whole servers first. The rests share as few servers as
-    /// possible. A server that `previous` gives to the same types stays with them.
+    /// Gives each group its number of cores. Groups receive whole servers first. The remaining cores share as few
+    /// servers as possible. A server that `previous` gives to the same types stays with them.
     fn new(groups: Groups, allotted: &[usize], size: &Config, previous: Option<&Self>) -> Self {
         let &Config { servers, cores, .. } = size;
         let mut division = vec![vec![0; groups.len()]; servers];
@@ -290,7 +289,7 @@ struct Burst {
     interval: u64,
     /// Number of arrivals in it.
     arrivals: u32,
-    /// Number of arrivals in an interval beyond which the switch copies tasks.
+    /// Burst limit: number of arrivals in an interval beyond which the switch copies tasks.
     limit: f64,
 }
 
@@ -311,8 +310,8 @@ impl Burst {
 #[derive(Debug)]
 struct Shaper {
     division: Division,
-    /// Counters of the weighted round robin of each group: for its own tasks, and for copies of others. Copies would
-    /// otherwise make the turns of the group's tasks uneven.
+    /// Counters of the weighted round robins of each group: one for its own tasks, one for copies from other groups. A
+    /// common counter would make the turns of the group's own tasks uneven.
     turns: Vec<[usize; 2]>,
     /// Moving average of the service times, by type, in ticks.
     means: Vec<f64>,
@@ -340,7 +339,7 @@ impl Shaper {
         shaper
     }
 
-    /// Resets turns and limits of bursts for a new division.
+    /// Resets the round robins and burst limits for a new division.
     fn restart(&mut self) {
         let Self { division, means, copies, .. } = self;
         let part = copies.unwrap_or(f64::INFINITY);
@@ -367,7 +366,7 @@ impl Shaper {
         self.division.cores.iter().position(in_range).unwrap_or(0)
     }
 
-    /// Counts an arrival of a group. Returns the group that should receive a copy; `None` outside bursts.
+    /// Counts an arrival of a group. In a burst, returns the least bursty other group, which receives a copy.
     fn copy_to(&mut self, group: usize, now: u64) -> Option<usize> {
         let interval = now / ticks_of(BURST_NS);
         if !self.bursts[group].on_arrival(interval) {
@@ -381,7 +380,7 @@ impl Shaper {
         others.min_by(|&a, &b| degree(a).total_cmp(&degree(b)))
     }
 
-    /// Ends the monitor's period. Returns the profiles if demands have shifted.
+    /// Ends the monitor's period. Returns the profiles if demands have shifted by more than [`SHIFT`].
     fn shifted(&mut self, cores: usize) -> Option<Vec<Profile>> {
         let total: u64 = self.counts.iter().sum();
         if total == 0 {
@@ -416,7 +415,7 @@ struct Route {
     server: u32,
     /// True for a copy of a task in a burst.
     is_copy: bool,
-    /// Slot of its twin (the second copy) while that is in flight.
+    /// Slot of its twin, the other copy of the same task, while both are in flight.
     twin: Option<u32>,
     /// True if the reply of its twin has arrived.
     is_answered: bool,
@@ -462,7 +461,7 @@ struct Sim<'a> {
     /// Gaps in ticks of a bursty type, its service time, and the stream of the gaps.
     bursty: Option<(Gamma<f64>, Service, Stream)>,
     servers: Vec<TypedQueues>,
-    /// True for servers whose division has changed, and that have not bounced tasks since.
+    /// True for servers whose division has changed, and that have not returned a waiting task to the switch since.
     has_changed: Vec<bool>,
     switch: Switch,
     delays: Delays,
@@ -654,8 +653,8 @@ impl<'a> Sim<'a> {
         self.start_all(index);
     }
 
-    /// Returns the waiting tasks of other groups and longer types to the switch, if the server's reservation has
-    /// changed and a task of type `arrived` is its first shorter one since.
+    /// Returns those waiting tasks to the switch that are of another group and a longer type than `arrived`. Only the
+    /// first arrival after a change of the division that finds such tasks does so.
     fn bounce(&mut self, index: usize, arrived: usize) {
         let delay = self.delay;
         let Self { engine, servers, switch: Switch::Pallas(shaper), .. } = self else { return };
@@ -691,7 +690,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Handles the end of a task at its server, which sends the reply with its number of tasks.
+    /// Handles the end of a task. The server sends the reply, with the number of its tasks, and starts waiting tasks.
     fn done(&mut self, task: u32) {
         let delay = self.delay;
         let Self { engine, servers, .. } = self;
@@ -705,7 +704,7 @@ impl<'a> Sim<'a> {
         self.start_all(index);
     }
 
-    /// Handles a reply at the switch, which forwards the first one of a task.
+    /// Handles a reply at the switch. Completes a task at its first reply, and filters the second one.
     fn reply(&mut self, task: u32) {
         let Self { engine, switch, .. } = self;
         let flight = engine.flights[task];
@@ -730,7 +729,7 @@ impl<'a> Sim<'a> {
         engine.flights.remove(task);
     }
 
-    /// Ends a period of the monitor, which divides the rack again if demands have shifted.
+    /// Ends a period of the monitor. Divides the rack again if demands have shifted.
     fn monitor(&mut self) {
         self.engine.after(ticks_of(MONITOR_NS), kind::MONITOR, 0);
         let config = self.config;
@@ -751,15 +750,15 @@ impl<'a> Sim<'a> {
     }
 }
 
-/// Returns the service times of the types, without types that have no tasks. The class is still the type's index plus
-/// one, which a tiny share of each absent type preserves.
+/// Returns the service times of the types. A type without tasks gets a tiny share, so that the class of each type stays
+/// its index plus one.
 fn present(types: &[TaskType]) -> Service {
     const TINY: f64 = 1e-12;
     let share = |share: f64| if share > 0.0 { share } else { TINY };
     service_of(&types.iter().map(|kind| task_type(kind.us, share(kind.share))).collect::<Vec<_>>())
 }
 
-/// Returns the server with the lower number of tasks of two random ones.
+/// Draws two servers, and returns the one that reported fewer tasks.
 fn shorter_of_two(reported: &[u32], stream: &mut Stream) -> usize {
     let a = index(stream, reported.len());
     let b = (a + 1 + index(stream, (reported.len() - 1).max(1))) % reported.len();
@@ -848,8 +847,8 @@ struct Paper {
     ratios: &'static [(Place, f64)],
 }
 
-/// Load of a ratio. The paper's test bed saturates at about half of its cores' capacity, so its rates are placed by the
-/// simulation's own saturation.
+/// Load at which a ratio is compared. The paper's test bed saturates at about half of its cores' capacity. Its rates
+/// are therefore scaled by the saturation of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// Fraction of the load that Pallas sustains.
@@ -900,7 +899,7 @@ const PAPERS: [Paper; 5] = [
     },
 ];
 
-/// Source of claims of the text.
+/// Source of claims in the paper's text.
 const TEXT: &str =
     "Pallas, ATC'25, section 6 (read); loads placed by the saturation of the simulation";
 

@@ -51,15 +51,15 @@ const PROBING: Probing =
 /// Quantile of the hot-cold rule in most of the paper's experiments: 2 to the power of -1/4, rounded.
 const QUANTILE: f64 = 0.84;
 
-/// Kinds of events besides `event::DONE`, whose argument has the server's version above 16 bits for the server.
+/// Kinds of events, in addition to `event::DONE`. The argument of that is version << 16 | server.
 mod kind {
     use crate::events::event;
 
     /// A query arrives at its server.
     pub const AT_SERVER: u64 = event::AT_WORKER;
-    /// The answer to a probe arrives. The argument has the client above 16 bits for the server.
+    /// The answer to a probe arrives. The argument is client << 16 | server.
     pub const ANSWER: u64 = event::REPLY;
-    /// A client gives up a query. The argument has its number above 24 bits for its slot.
+    /// A client gives up a query. The argument is number << 24 | slot.
     pub const DEADLINE: u64 = 4;
     /// The antagonists of a server change.
     pub const ANTAGONISTS: u64 = 5;
@@ -126,7 +126,7 @@ pub struct Config {
     pub cores: f64,
     /// CPU time of a query at speed 1.
     pub service: Service,
-    /// Offered work as a fraction of the allocations, whose slow servers count by their speed.
+    /// Offered work as a fraction of all allocations, each multiplied by its server's speed.
     pub load: f64,
     /// Other jobs.
     pub antagonists: Antagonists,
@@ -181,7 +181,7 @@ struct Client {
     pool: Pool,
     /// Outstanding queries at each server.
     outstanding: Vec<u32>,
-    /// For each server, the time of its next turn, on a scale on which a server of weight 1 has a turn per unit.
+    /// Virtual time of each server's next turn. Turns of a server of weight w are 1 / w apart.
     turns: Vec<f64>,
     /// Probes that are due, with the fraction of the next one.
     probes_due: f64,
@@ -216,7 +216,7 @@ struct Sim<'a> {
     arrivals: Stream,
     /// Stream of the clients' choices.
     choices: Stream,
-    /// Stream of each server's antagonists, so that these are equal for all ways of choice.
+    /// Stream of each server's antagonists. Separate, so that these are equal under all selections.
     antagonists: Vec<Stream>,
     errors: u64,
     in_flight: Histogram<u64>,
@@ -326,7 +326,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Takes the server whose turn at the client is next.
+    /// Returns the server with the earliest next turn at this client, and advances its turn.
     fn next_turn(&mut self, client: usize) -> usize {
         let turns = &mut self.clients[client].turns;
         let next = turns.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));

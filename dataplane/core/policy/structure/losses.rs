@@ -21,24 +21,26 @@ use crate::state::{Load, Member, MemberState, Parts, Report, View};
 
 /// Number of a member's reports in a window. Nearly all reports arrive in replies.
 const REPLIES: u8 = 64;
-/// Assumed tasks in flight, as a multiple of the mean number. The round trips of tasks differ.
+/// Factor on the mean number of tasks in flight, because round trips differ.
 const MARGIN: f64 = 1.25;
-/// Number of further tasks assumed in flight: reports may come at moments with more tasks in flight than the mean.
+/// Tasks added to that product: a report may arrive at a moment with more tasks in flight than the mean.
 const MARGIN_TASKS: f64 = 0.25;
-/// Round trip before the first measurement. A member that sends no replies, only reports without them, measures none.
+/// Round trip assumed before the first measurement. It stays if members send only reports without replies, which are
+/// not measured.
 const ASSUMED_TRIP_NS: u64 = 100_000;
-/// Number of first measurements of which the shortest one counts. The very first ones include the time before the
+/// Number of initial measurements, of which the shortest one counts: the first ones include the idle time before the
 /// first task.
 const FIRST_TRIPS: u8 = 16;
-/// Number of windows of a member from one measurement to the next. The member must be idle at their end.
+/// Number of windows between measurements by a member. It measures only if it is idle at the end of a window.
 const TRIP_WINDOWS: u32 = 8;
-/// Time after which another member measures in place of an idle one.
+/// Time after which a member that stays idle gives up its measurement to another one.
 const TRIP_IDLE_NS: u64 = 10_000_000;
 /// Time after which a measurement is abandoned, because its task may be lost.
 const TRIP_MOST_NS: u64 = 100_000_000;
-/// Weight of a shorter measurement in the round trip, as a divisor.
+/// Divisor of the difference by which a shorter measurement lowers the round trip.
 const SHORTER: u64 = 8;
-/// Weight of a longer one. A measurement includes a pause before the task, so short ones count more.
+/// Divisor of the difference by which a longer measurement raises it. Larger than [`SHORTER`], because a measurement
+/// may include a pause before the task.
 const LONGER: u64 = 64;
 
 /// Minimum number of a member's tasks in flight over a window of its reports.
@@ -54,8 +56,8 @@ impl Window {
     /// A window without reports.
     const FRESH: Self = Self { replies: 0, least: u32::MAX };
 
-    /// Creates the window after a report with `in_flight` tasks in flight. These count in both windows: the member may
-    /// be idle between them, and then no other report shows it.
+    /// Creates the window after a report with `in_flight` tasks in flight. The report counts in both windows: the
+    /// member may be idle between them, and no other report would show this.
     const fn after(in_flight: u32) -> Self {
         Self { replies: 0, least: in_flight }
     }
@@ -72,7 +74,8 @@ struct WindowStart {
     reports: u32,
     /// Number of the member's outstanding tasks then.
     outstanding: u32,
-    /// True if the values are those of a temporary view or an idle member. The next report begins a window.
+    /// True if no window has begun: the member was idle at its creation, or gave up a measurement. Its next report
+    /// begins a window.
     is_unknown: bool,
 }
 
@@ -124,12 +127,12 @@ impl WindowEnds {
             None => trip_ns,
             Some(mean) if !has_first_trips => mean.min(trip_ns),
             Some(mean) if trip_ns < mean => mean - (mean - trip_ns).div_ceil(SHORTER),
-            // A long pause raises it by at most one part.
+            // A long pause raises the mean by at most about 1 / LONGER of it.
             Some(mean) => mean + (trip_ns - mean).min(mean + 1).div_ceil(LONGER),
         });
     }
 
-    /// Returns true if windows alone suffice to follow the round trip.
+    /// Returns true after the initial measurements. Later ones begin only every [`TRIP_WINDOWS`] windows.
     fn has_first_trips(&self) -> bool {
         self.trips >= FIRST_TRIPS
     }
@@ -138,7 +141,7 @@ impl WindowEnds {
     /// `elapsed_ns`.
     fn in_flight_most(&self, sent: u32, elapsed_ns: u64) -> u32 {
         let round_trip_ns = self.round_trip_ns.unwrap_or(ASSUMED_TRIP_NS);
-        // Without a clock all times are 0. The result is then 0 after a measured trip, and the maximum before.
+        // Without a clock all times are 0. The result is then 0 after a measured trip, and `u32::MAX` before.
         let mean = f64::from(sent) * round_trip_ns as f64 / elapsed_ns as f64;
         (MARGIN * mean + MARGIN_TASKS) as u32
     }
@@ -384,14 +387,14 @@ impl WindowEnds {
                 self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
             }
         } else if since.is_unknown && is_reply && answered <= 1 && self.round_trip_ns.is_none() {
-            // Another member measures, and may get no task. This time includes the whole pause before the task. It is
-            // too long, but a shorter one would take tasks in flight for lost ones.
+            // Another member measures, and may get no task. This time includes the whole pause before the task. It
+            // overestimates the round trip; an underestimate would write off tasks that are in flight.
             let elapsed_ns = now_ns.saturating_sub(since.at_ns);
             self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
         } else if is_exact && least > 0 && !since.is_unknown {
-            // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing
-            // is written off here. The liveness checks of the stages find lost tasks in any case. Tasks in flight were
-            // sent lately: a member whose queue grows receives more than it answers.
+            // Only with exact counts: other cores' counts may still contain answered tasks, which look like lost ones.
+            // The liveness checks of the stages find lost tasks in any case. The estimate uses the tasks sent in the
+            // window, because a member whose queue grows receives more than it answers.
             let sent = answered.saturating_add(outstanding.saturating_sub(since.outstanding));
             let elapsed_ns = now_ns.saturating_sub(since.at_ns);
             lost = least.saturating_sub(self.in_flight_most(sent, elapsed_ns));

@@ -163,7 +163,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     timing: Timing,
     /// Time of the next periodic work in ticks.
     next_tick: u64,
-    /// Counter of busy and of empty polls.
+    /// Counter of busy and empty polls.
     time: PollTime,
     /// Tasks completed by threads up to the last poll, over all current pools.
     ended: u64,
@@ -547,7 +547,6 @@ where
         }
         let Some(peers) = &mut self.peers else { return false };
         let hop = peers.hop_of(port, address);
-        // `mac` has at most one item to learn.
         hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 

@@ -43,13 +43,13 @@ pub struct Completion<'a, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum DetachReason {
-    /// It left in order, or was removed.
+    /// The worker left in order, or was removed.
     Left,
     /// Its process ended without notice, or its thread panicked.
     Died,
-    /// It had tasks and did not answer for too long.
+    /// It completed none of its tasks within the timeout.
     Silent,
-    /// Its credits were impossible.
+    /// It published an impossible number of completed tasks.
     AtFault,
 }
 
@@ -64,7 +64,7 @@ pub struct AttachStats {
     pub died: u64,
     /// Processes excluded, and threads suspended, for silence.
     pub silent: u64,
-    /// Workers excluded for impossible credits.
+    /// Workers excluded for an impossible number of completed tasks.
     pub at_fault: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct WorkerEntry<T: Work> {
     link: WorkerLink<T>,
     /// Last claim that was checked. Each claim is checked once.
     last_claim: u64,
-    /// Time in ticks of its attachment, its last answer, or its first task after idleness, whichever is the latest.
+    /// Time in ticks of its attachment, its last completion, or its first task after idleness: the latest of these.
     last_active: u64,
     /// True for a thread that was silent for too long. It keeps its tasks, and gets no new ones until it answers.
     suspended: bool,
@@ -256,7 +256,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.view_mut().forget(member);
         self.entry_of[member.index()] = NOWHERE;
         let entry = self.entries.remove(index);
-        // The entries behind it have moved by one.
+        // Updates the indices of the entries that moved.
         for (moved, entry) in self.entries.iter().enumerate().skip(index) {
             self.entry_of[entry.member.index()] = moved as u16;
         }
@@ -284,8 +284,8 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.pop()
     }
 
-    /// Removes the next waiting task, to drop it, if no worker is active and the policy does not queue. Such tasks
-    /// remain from an earlier policy that queued.
+    /// Removes the next waiting task, for the caller to drop, if no worker is active and the policy holds no tasks. The
+    /// task remains from an earlier policy that held tasks.
     pub fn next_without_workers(&mut self) -> Option<T> {
         let has_no_worker = self.dispatcher.view().active().is_empty();
         let is_lost = self.waiting() > 0 && has_no_worker && !self.dispatcher.holds_tasks();
@@ -358,9 +358,9 @@ impl<T: Work> WorkerSet<T> {
     }
 
     /// Gives each task of a run (at most a burst) to a worker, or queues it, in order. Each worker sees all its tasks
-    /// of the run at once. Takes all tasks out of `tasks`, which has no `None`. Passes each result to `settled`, with
-    /// the number of waiting tasks. A result is the worker's member, or `None` for a queued task. An error is the
-    /// task with the reason for its refusal.
+    /// of the run at once. Takes all tasks out of `tasks`; the caller passes no `None`. Passes each result to
+    /// `settled`, with the number of waiting tasks. A result is the worker's member, or `None` for a queued task. An
+    /// error is the task with the reason for its refusal.
     #[inline]
     pub fn submit_run(
         &mut self,
@@ -424,8 +424,8 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Reverts the policy's count of a task that the member's channel had no room for: the policy may send more than
-    /// the channel's ring holds. Returns the reason for its refusal.
+    /// Reverts the policy's count of a task for which the member's ring has no room, because the policy's bound may
+    /// exceed the ring. Returns the reason for the task's refusal.
     #[cold]
     fn write_off(&mut self, member: Member) -> DropReason {
         self.dispatcher.write_off(member, 1);
@@ -458,8 +458,8 @@ impl<T: Work> WorkerSet<T> {
                 self.dispatcher.view().set_quanta(entry.member, quanta);
             }
         }
-        // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
-        // one.
+        // All workers were full, so about as many waiting tasks can go now as were completed. Further ones are tried
+        // one by one.
         while self.waiting() > 0 && self.advance(completed.clamp(1, BURST), now, done) {
             completed = completed.saturating_sub(BURST);
         }
@@ -492,8 +492,8 @@ impl<T: Work> WorkerSet<T> {
         let left = entry.link.sender().outstanding().min(usize::from(u16::MAX)) as u16;
         let member = entry.member;
         if let WorkerLink::Handed(producer) = &mut entry.link {
-            // The notes of single tasks are in another cache line than their number and sum of service times. Only
-            // a policy with rules for classes needs them; otherwise each task gets the mean.
+            // Class and service time of each task are in another cache line than the sum of all service times. Only a
+            // policy with rules for classes reads them; otherwise each task gets the mean.
             let mean_ns = producer.worked_ns() / count as u64;
             let mean_ns = mean_ns.min(u64::from(u32::MAX)) as u32;
             let has_classes = self.dispatcher.has_classes();
@@ -504,7 +504,7 @@ impl<T: Work> WorkerSet<T> {
                 let report = Report::new(member, Load::tasks(left), service_ns).with_class(class);
                 self.dispatcher.reply(&report);
             }
-            // Also checks here, between ticks, so that a departed worker gets no more tasks.
+            // Checked here and not only at ticks, so that a departed worker gets no more tasks.
             match producer.is_left() {
                 true => self.detach(index, DetachReason::Left, done),
                 false => self.resume(index),
@@ -603,7 +603,7 @@ impl<T: Work> WorkerSet<T> {
         given.len() == picks.len()
     }
 
-    /// Gives tasks that waited to the picked members, or ends them if the channel has no room.
+    /// Gives tasks from the queue to the picked members. Drops a task if the member's channel has no room.
     #[inline]
     fn give_waiting(
         &mut self,

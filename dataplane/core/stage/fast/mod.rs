@@ -8,8 +8,8 @@
 //! A [`LeadingRun`] has the number of packets in the run and a bit for each reply among them. [`Fields`] has the values
 //! read from these packets, and a [`BurstMask`] is a set of indices in the burst.
 //!
-//! The *vector* code recognises packets with AVX2. The *scalar* code does the same without vectors. It stays for other
-//! machines, and as the reference in tests.
+//! The *vector* code recognises packets with AVX2. The *scalar* code does the same without vectors, on other machines
+//! and as the reference in tests.
 //!
 //! A single loop over all steps was tried first. It spilled most of its values to the stack.
 //! docs/explanation/performance.md has the gain of each part.
@@ -54,7 +54,7 @@ pub struct Tables<A: Layout> {
     templates: Box<[Template<A>]>,
     /// Checksum changes from the removal of the tasks' destination address, per port and pool.
     removed: Box<[FoldedDelta]>,
-    /// Source addresses of clients, and those that no reply reaches, by port.
+    /// Source addresses of clients, and unreachable source addresses, by port.
     sources: Box<[Sources<A>]>,
 }
 
@@ -114,8 +114,8 @@ pub trait FastPath: Family + Layout {
         fields: &mut Fields,
     ) -> LeadingRun;
 
-    /// Removes the reports of packets with a wrong tag or a repeated sequence number, and their bits in `accepted`.
-    /// Returns the index of each such packet in the burst, with the reason.
+    /// Verifies the authentication tags and sequence numbers of replies. Removes the reports of packets that fail, and
+    /// their bits in `accepted`. Returns the index of each such packet in the burst, with the reason.
     fn check_proofs<B: Buf>(
         authenticator: &ReplyAuthenticator,
         packets: &[B],
@@ -252,7 +252,7 @@ fn recognise_scalar_v6<B: Buf>(
     })
 }
 
-/// Same as [`burst`] over IPv6. A function of its own, so that IPv4 packets do not pay for it.
+/// Same as [`burst`] over IPv6. Not inlined, so that the code for IPv4 stays small.
 #[inline(never)]
 pub fn burst_v6<B: Buf>(
     stages: &mut Stages,
@@ -272,7 +272,7 @@ pub fn burst<A: FastPath, B: Buf>(
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) -> usize {
-    // The pool id in the first packet, after one byte of the task header, selects the template.
+    // The pool id of the first packet, bytes 1 and 2 of the task header, selects the template.
     let first = packets.first().and_then(|first| first.bytes().get(A::PAYLOAD + 1..A::PAYLOAD + 3));
     let Some(&[high, low]) = first else {
         return 0;
@@ -337,8 +337,8 @@ fn replies<A: FastPath, B: Buf>(
     if reports.is_empty() {
         return; // the policy sees no reply, as in the stages
     }
-    // Replaces loads that contradict the number of tasks sent. Comes first: `reply_run` counts the replies as
-    // answered and passes the loads to the policy.
+    // Replaces loads that contradict the number of tasks sent, before `reply_run` counts the replies as answered and
+    // passes the loads to the policy.
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
     let dispatcher = &mut stages.dispatchers[pool];
     dispatcher.note_burst(stages.burst_ns);
@@ -451,7 +451,7 @@ fn tasks<A: FastPath, B: Buf>(
     }
 }
 
-/// Readdresses tasks that have waited to their picked members.
+/// Readdresses tasks from the pool's queue to their picked members.
 #[inline(never)]
 pub fn release<A: FastPath, B: Buf>(
     stages: &Stages,
@@ -483,8 +483,7 @@ fn send<A: FastPath, B: Buf>(
     };
     let mut full = full_tasks(stages, pool, picks);
     let mut sent = 0;
-    // Without replies among them, a task's index in the run is its packet's index in the burst. A faster loop for this
-    // case.
+    // Faster loop for a run without replies. A task's index in the run is then its packet's index in the burst.
     if indices.is_prefix() {
         for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
             sent += rewriter.send(packet, *pick, full & 1 == 1, verdicts, index);

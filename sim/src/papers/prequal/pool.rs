@@ -6,10 +6,10 @@ use rand::Rng;
 
 use crate::papers::unit;
 
-/// Number of recent answers from which a client estimates the distribution of requests in flight. Our choice, because
-/// the paper's is not known.
+/// Number of recent answers from which a client estimates the distribution of requests in flight. An assumption; the
+/// paper's number is not known.
 const RECENT: usize = 64;
-/// Bound of the uses of an answer if its formula has no solution.
+/// Maximum mean number of uses of an answer, also if the formula has no solution.
 const USES_MAX: f64 = 100.0;
 
 /// Parameters of probing.
@@ -51,9 +51,10 @@ pub enum Rule {
     /// recent answers. The cold answer with the lowest latency is best, or the hot one with the fewest requests in
     /// flight. With quantile 0 all answers are hot, with 1 none.
     HotCold(f64),
-    /// Weighted mean of both values: this weight for the requests in flight, the rest for the latency.
+    /// Weighted mean of both values: this weight for the requests in flight (times the usual latency), the rest for the
+    /// latency.
     Linear(f64),
-    /// Latency plus the cube of the requests in flight (C3).
+    /// Latency plus (requests in flight + 1)^3 times the usual latency (C3).
     Cubic,
 }
 
@@ -117,7 +118,7 @@ impl Pool {
         }
     }
 
-    /// Removes the oldest and the worst answer in turns.
+    /// Removes one answer: the oldest and the worst in alternation.
     pub fn remove(&mut self, rule: Rule, unit: u64) {
         let worst = if self.removes_worst { self.extreme(rule, unit, true) } else { Some(0) };
         self.removes_worst = !self.removes_worst;

@@ -6,14 +6,14 @@ use std::collections::{BTreeSet, VecDeque};
 /// Number of recent latencies that a server keeps.
 const RECENT: usize = 64;
 /// Number of these from which it takes the median: those at the nearest numbers of requests in flight. Both numbers are
-/// our choice, because the paper's are not known.
+/// assumptions; the paper's are not known.
 const NEAREST: usize = 9;
 
 /// A server. Its requests share the cores equally, and each uses at most one core. Times are in ticks, and `now` must
 /// not decrease from call to call.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Number of cores that are available; also fractions.
+    /// Number of available cores; may be fractional.
     cores: f64,
     /// Speed of a core.
     speed: f64,
