@@ -93,7 +93,7 @@ pub struct Config {
     pub script: Vec<Step>,
     /// Number of tasks.
     pub tasks: u64,
-    /// Fraction of the tasks, from the first on, that is not measured.
+    /// Warm-up: fraction of the tasks, at the start of the run, that is not measured.
     pub warmup: f64,
     /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
@@ -335,7 +335,7 @@ impl Dispatchers for Policies {
             }
             match change.arrived {
                 true => remote_tasks.sent(member),
-                // The count is above 0, because the report of the task's arrival came first.
+                // Never fails: the report of the task's arrival came first.
                 false => _ = remote_tasks.answered(member),
             }
             self.dispatchers[index].on_remote_update(member);

@@ -41,11 +41,10 @@ struct TaskProbes {
 
 const _: () = assert!(SAMPLES_MAX <= u16::BITS as usize);
 
-/// Result of processing an answer. After `Ready`, the caller offers the first waiting task again. It counts `Late`
-/// answers apart.
+/// Result of processing an answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The answer was the last one for the first waiting task, which may go now.
+    /// The answer was the last one for the first waiting task. The caller offers that task again.
     Ready,
     /// Any other expected answer.
     Taken,

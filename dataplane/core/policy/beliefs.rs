@@ -143,7 +143,7 @@ pub struct ClassBeliefs {
     pub reserved: usize,
     /// Number of these that have room for a task.
     pub reserved_with_room: usize,
-    /// Number below which members are reserved.
+    /// End of the reserved members' indices, which begin at 0.
     pub(super) reserved_end: usize,
 }
 

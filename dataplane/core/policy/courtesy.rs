@@ -1,13 +1,13 @@
 //! Order between the cores of a node with waiting tasks: the core whose task has the least key goes first, so that the
-//! pool's tasks leave nearly in the order of their keys. Without rules for classes, a key is the time of arrival. This
-//! courtesy ends after the time that a core needs to notice a member with room.
+//! pool's tasks leave nearly in the order of their keys. Without rules for classes, a key is the time of arrival. A
+//! core yields to another one (*courtesy*) only for the time that a core needs to notice a member with room.
 
 use crate::state::{PoolExchange, View};
 
-/// A task with a lower key on another core goes first, unless that core leaves it waiting for this long.
+/// Maximum duration of the courtesy to a task with a lower key on another core.
 const COURTESY_NS: u64 = 5_000;
 
-/// Courtesy of one core to all remote cores.
+/// Current courtesy of one core to a remote one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Courtesy {
     /// Key of the first task on another core.

@@ -408,8 +408,8 @@ impl Dispatcher {
     }
 
     /// Decides on a run of new tasks, in order. A task without a pick must wait or is refused: [`Dispatcher::wait`]
-    /// says which. In a pool whose tasks may wait, all tasks behind the first such task wait too. `reclaim` as in
-    /// [`Dispatcher::choose`].
+    /// decides which. In a pool whose tasks may wait, such a task blocks the tasks behind it, in all lanes of
+    /// [`Dispatcher::blocked_by`]. `reclaim` as in [`Dispatcher::choose`].
     #[inline]
     pub(crate) fn offer_run(
         &mut self,

@@ -419,7 +419,7 @@ impl Eft {
             self.suspended_checks = SUSPENDED_CHECKS;
             self.review(view);
         }
-        // Another core can only go first while a member has room.
+        // `is_first` is called only while a member has room: its time limit then starts with the room.
         if self.has_room(waiting) && self.courtesy.is_first(shared, remote.oldest, view) {
             Self::pick_some::<true>(&mut self.ranks, picks, waiting as f64, view.states(), rng);
         } else {

@@ -1,6 +1,5 @@
-//! FIFO lists of tasks that share one memory: any number of lists over one [`Slab`], so that tasks need no memory of
-//! their own. A slab made by [`Slab::with_room`] never allocates later. Queues of waiting tasks use it on polling
-//! cores.
+//! Linked FIFO lists over a shared [`Slab`] of items: any number of lists, without an allocation per list or item. A
+//! slab made by [`Slab::with_room`] never allocates later. Queues of waiting tasks use it on polling cores.
 //!
 //! A *slot* is an index into the slab's array. Each slot has one link, to the next slot of its list or of the list of
 //! free slots.
@@ -131,7 +130,7 @@ impl<T> Slab<T> {
         Ok(())
     }
 
-    /// Puts an item back at the front of a list, in the place of one that was just removed.
+    /// Puts an item back at the front of a list. The caller has just removed it, so a slot is free.
     ///
     /// # Panics
     /// If the slab does not grow and all slots are in use.

@@ -6,7 +6,7 @@
 //! delays of 50 to 100 us and many dispatchers, the bound then rose too late after a start. The backlog of the first
 //! milliseconds stayed.
 
-/// Fraction of the members' idle time that a sufficient bound must leave.
+/// Minimum fraction of the spare capacity (1 - utilisation) that a bound must preserve.
 const IDLE_SHARE_LEAST: f64 = 0.6;
 /// Mean number of replies of a member in a window.
 const WINDOW_REPLIES: u64 = 64;
@@ -24,8 +24,8 @@ const WINDOWS_MOST: u32 = 32;
 const FULL: f64 = 0.98;
 /// Number of such windows.
 const FULL_WINDOWS: u32 = 3;
-/// Maximum of a round trip, as a multiple of the mean. A host that stalled for a millisecond says nothing
-/// about a hand-over of two microseconds. A round trip that has really grown is still followed.
+/// Maximum of a measured round trip, as a multiple of the mean; longer ones are cut to it. A stall of a host for a
+/// millisecond then hardly changes the mean, and the mean still follows a lasting change.
 const OUTLIER: f64 = 4.0;
 /// Fraction of the longest service time that remains after each window: an old maximum fades out.
 const LONGEST_KEPT: f64 = 0.98;
@@ -173,7 +173,7 @@ impl MemberStatistics {
         (1..=bound).fold(1.0, |idle, places| trips * idle / (places as f64 + trips * idle))
     }
 
-    /// Returns the smallest bound that leaves members most of their idle time (`IDLE_SHARE_LEAST`).
+    /// Returns the smallest bound that preserves [`IDLE_SHARE_LEAST`] of the members' spare capacity.
     ///
     /// While tasks wait, each of a member's k places holds a task or a round trip. The member idles while all
     /// are round trips. This takes a fraction B(R/S, k) of the time, by Erlang's loss formula for k lines
@@ -216,8 +216,7 @@ mod tests {
     // promise: scheduling.3
     #[test]
     fn the_bound_hides_the_round_trip() {
-        // Round trip, service time, utilisation, and the smallest bound with which members keep 0.6 of their
-        // idle time.
+        // Round trip, service time, utilisation, and the smallest bound that preserves 0.6 of the spare capacity.
         for (round_trip, service, utilisation, bound) in [
             (0.0, 100.0, 0.95, 1),
             (2.0, 50.0, 0.9, 1), // a hand-over

@@ -12,9 +12,9 @@ use crate::reason::DropReason;
 
 /// A [`Dispatcher`] with its waiting tasks, each represented by an item of the caller: a packet, or a number.
 ///
-/// A task waits if others wait. Otherwise the policy chooses a member, or the task waits if allowed. When a
-/// member may have a free place, the first waiting task is offered again, and then its successors. A policy with rules
-/// for classes determines which task is the first ([`super::classes`]).
+/// A task waits if waiting tasks block its lane ([`Dispatcher::blocked_by`]). Otherwise the policy chooses a member, or
+/// the task waits if allowed. When a member may have a free place, the caller offers the first waiting task again, and
+/// then its successors. A policy with rules for classes determines which task is the first ([`super::classes`]).
 #[derive(Debug)]
 pub struct QueueingDispatcher<T> {
     /// The policy, and the count of waiting tasks.

@@ -56,7 +56,7 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
         let Some(explainer) = self.0.explains().then(|| self.0.explainer()).flatten() else {
             return stages.offer(first, now, packet.bytes_mut());
         };
-        // The task is the first one of its lane, and its lane is the next, so that all other tasks are later.
+        // The node offers the first task of the lane with the least key. All other lanes therefore count as later.
         let since_ns = |_, lane| Some(if lane == first.lane { 0 } else { u64::MAX });
         explainer.draft_at(stages, first.port as u8, now, packet.bytes(), since_ns);
         let verdict = stages.offer(first, now, packet.bytes_mut());
@@ -414,9 +414,9 @@ where
         }
     }
 
-    /// Sends or drops held packets whose wait has ended, at most this many. As many as the poll has received suffice: a
-    /// queue then does not grow while workers have places. More would overflow a device's queue for sending. Returns
-    /// true if there was one.
+    /// Sends or drops at most `most` held packets whose wait has ended. The caller passes at least the number of
+    /// packets that the poll received, so that no queue grows while workers have places. A much larger number could
+    /// overflow a transmit queue. Returns true if there was such a packet.
     #[inline]
     fn release(&mut self, now: u64, most: usize) -> bool {
         for released in self.release_runs(now, most)..most {

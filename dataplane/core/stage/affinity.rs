@@ -110,8 +110,8 @@ pub struct UnfinishedTasks {
 }
 
 impl UnfinishedTasks {
-    /// Allocates the queue of a pool that is added at run time. The control calls it, because polling cores must not
-    /// allocate. A task that leaves a full queue returns its credit only when its entry is needed.
+    /// Allocates the queue of a pool that is added at run time. A control thread calls it, because polling cores must
+    /// not allocate. A task that leaves a full queue returns its credit only when its entry is needed.
     #[must_use]
     pub fn of_new_pool() -> Self {
         Self { tasks: VecDeque::with_capacity(NEW_POOL), reclaimed: 0 }

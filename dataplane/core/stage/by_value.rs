@@ -1,5 +1,5 @@
-//! Tasks and reports passed as values instead of packets. Programs that embed the library and have their own message
-//! format call these functions. The policies and the checks of the workers are those of packets.
+//! Tasks and reports passed as values instead of packets, for embedding programs with a message format of their own.
+//! The policies and the checks of the workers are the same as for packets.
 
 use super::{Stages, Verdict, classify, schedule};
 use crate::policy::{Assignment, Lane, Task};

@@ -1,7 +1,7 @@
 //! Rewrites addresses, header fields and checksums of forwarded packets. Decides only the next hop.
 //!
-//! Checksums are updated by their *change* (RFC 1624), not recomputed. The part of the change that a worker's or a
-//! route's new values cause is computed once for all packets. The part of the removed values is added to it.
+//! Checksums are updated by their *change* (RFC 1624), not recomputed. The change has two parts. The part of the new
+//! values is computed once per worker or route. The part of the removed values is computed per packet and added.
 //!
 //! The fast path uses the same functions, with offsets that are known beforehand.
 
@@ -159,7 +159,7 @@ fn towards_client<A: Family>(
 /// Route by which replies leave the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyRoute<A: Family> {
-    /// Port and address of the next hop. The next reply often goes to the same router.
+    /// Port and address of the next hop.
     key: (usize, A),
     pub(super) next_hop: NextHop,
     /// Source address of the replies, in packet byte order: the pool's own if it has one, otherwise the
@@ -179,7 +179,7 @@ pub(super) struct ReplyRewriter<'a, A: Family> {
     now_ms: u32,
     /// Index of the replies' pool.
     pool: usize,
-    /// Route of the last reply. The next one often has the same route.
+    /// Route of the last reply, as a cache: the next reply often has the same one.
     last: Option<ReplyRoute<A>>,
 }
 

@@ -1,5 +1,5 @@
-//! Picks members for tasks: one call of the pool's policy for each run of tasks of one pool. In pools whose tasks may
-//! wait, it is one call for each task.
+//! Picks members for tasks: one call of the pool's policy for each run of tasks of one pool. Under a policy with rules
+//! for classes, it is one call for each task.
 //!
 //! A task of several packets is no part of a run. Its first packet gets a member, and the affinity table
 //! ([`super::affinity`]) leads the further ones there.
@@ -260,8 +260,8 @@ fn place_packet(
     parsed: &mut Packet,
     verdict: &mut Verdict,
 ) {
-    // The first packet of the task may be among the waiting ones. A policy that asks workers by probes lets each task
-    // wait.
+    // The first packet of the task may be among the waiting ones. Under a policy that probes workers by messages, each
+    // task waits.
     let task = Task::new(class(parsed, frame));
     let is_next = !stages.dispatchers[pool].must_wait(task);
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {

@@ -40,7 +40,7 @@ mod kind {
     pub const QUEUED: u64 = 4;
 }
 
-/// Place of the queue.
+/// Location of the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scheduler {
     /// A switch, with this duration of an additional pass in nanoseconds.

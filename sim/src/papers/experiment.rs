@@ -175,8 +175,8 @@ pub(super) fn sustained_load(target: f64, figure: impl Fn(f64) -> f64) -> f64 {
     load(low)
 }
 
-/// Returns the pair with the highest ratio of its first to its second value, with its load. Excludes pairs of which a
-/// value is infinite.
+/// Returns the pair with the highest ratio of its first to its second value, with its load. Excludes pairs with a value
+/// that is not finite.
 pub(super) fn largest_ratio(loads: &[f64], pair: impl Fn(f64) -> (f64, f64)) -> (f64, (f64, f64)) {
     let pairs = loads.iter().map(|&load| (load, pair(load)));
     let pairs = pairs.filter(|(_, (first, second))| first.is_finite() && second.is_finite());

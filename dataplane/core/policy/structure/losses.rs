@@ -74,8 +74,8 @@ struct WindowStart {
     reports: u32,
     /// Number of the member's outstanding tasks then.
     outstanding: u32,
-    /// True if no window has begun: the member was idle at its creation, or gave up a measurement. Its next report
-    /// begins a window.
+    /// True if the values are no start of a window: they come from an idle member or a temporary view, or the member
+    /// gave up a measurement. The next report begins a window.
     is_unknown: bool,
 }
 

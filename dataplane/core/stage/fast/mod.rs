@@ -252,7 +252,7 @@ fn recognise_scalar_v6<B: Buf>(
     })
 }
 
-/// Same as [`burst`] over IPv6. Not inlined, so that the code for IPv4 stays small.
+/// Same as [`burst`] over IPv6. Not inlined, so that it costs IPv4 packets nothing.
 #[inline(never)]
 pub fn burst_v6<B: Buf>(
     stages: &mut Stages,

@@ -423,7 +423,7 @@ impl FaultPlan {
         }
         let names = ["cut", "pause", "kill", "pause a worker", "leave"];
         for name in names {
-            // Otherwise a half of the kinds has no fault, a third one, and a sixth two.
+            // Otherwise a kind has no fault with probability 1/2, one with 1/3, and two with 1/6.
             let count = if every_kind { 1 } else { [0, 0, 0, 1, 1, 2][stream.random_range(0..6)] };
             for _ in 0..count {
                 let fault = draw_interval(name, &mut stream, topology, span_ns);
