@@ -300,14 +300,14 @@ struct OpenedDevice {
     eal: Eal,
 }
 
-/// Step of a device between its removal or reset and its return.
+/// Step of a device's lifecycle: from use over a removal or reset to its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lifecycle {
-    /// It is open.
+    /// Open.
     Open,
-    /// It is withdrawn, and cores may still be in a burst.
+    /// Withdrawn, but cores may still be in a burst.
     Leaving(Cause),
-    /// It is closed, or stopped and reset; the time of the last check whether it is back, if there was one.
+    /// Closed after a removal, or stopped and reset. Holds the time of the last check for its return, if any.
     Absent(Option<Instant>),
 }
 

@@ -60,31 +60,31 @@ fn receives_live(device: &str, info: &sys::rte_eth_dev_info) -> bool {
     info.if_index > 0 || (!has("rx_pcap") && (has("rx_iface") || has("rx_iface_in")))
 }
 
-/// Reason why there are no timestamps.
+/// Reason why a device's packets have no receive timestamps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStamps {
-    /// They were not requested when the device was opened.
+    /// Timestamps were not requested when the device was opened.
     #[error("the device was opened without them")]
     NotAsked,
-    /// The driver has none.
+    /// The driver has no timestamps.
     #[error("its driver {driver} has no receive timestamps (RTE_ETH_RX_OFFLOAD_TIMESTAMP)")]
     Driver {
         /// Driver.
         driver: String,
     },
-    /// They would be those of a capture file.
+    /// The packets come from a capture file, and have its timestamps.
     #[error(
         "what it receives comes from no interface of the kernel (net_pcap with iface=NAME does), and times of a capture's packets are those \
          at which it was made"
     )]
     Capture,
-    /// Packet buffers have no room for them.
+    /// Packet buffers have no field for timestamps.
     #[error("packet buffers have no room for them: {reason}")]
     Field {
         /// DPDK's text.
         reason: String,
     },
-    /// Their clock cannot be compared with other times.
+    /// The driver does not expose the clock of its timestamps.
     #[error(
         "its driver {driver} does not give the clock of its timestamps (rte_eth_read_clock: {reason})"
     )]

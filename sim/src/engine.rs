@@ -120,7 +120,7 @@ impl Streams {
 pub struct Setup<'a> {
     /// Number of tasks.
     pub tasks: u64,
-    /// Fraction of the tasks, from the first on, that is not measured.
+    /// Warm-up: fraction of the tasks, at the start of the run, that is not measured.
     pub warmup: f64,
     /// Speed of each worker.
     pub speeds: &'a [f64],

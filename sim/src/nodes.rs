@@ -51,13 +51,13 @@ pub mod kind {
 
     /// A forwarded or stolen task arrives at its node.
     pub const AT_NODE: u64 = event::AT_WORKER;
-    /// A request for a task arrives. The argument has the requesting node (thief) above 16 bits for the victim.
+    /// A request for a task arrives. The argument is thief << 16 | victim; the thief is the requesting node.
     pub const STEAL_REQUEST: u64 = 3;
     /// A heartbeat arrives at all nodes except its sender.
     pub const HEARTBEAT: u64 = 4;
     /// A part of a node's parameters arrives at all nodes except its sender.
     pub const PARAMETERS: u64 = 5;
-    /// A node's beat is due. The argument has the node's number of restarts above 16 bits for the node.
+    /// A node's beat is due. The argument is life << 16 | node; the life is the node's number of restarts.
     pub const BEAT: u64 = 6;
     /// All queues are sampled, after simultaneous steps of the script.
     pub const SAMPLE: u64 = event::SCRIPT + 1;
@@ -86,7 +86,7 @@ pub struct Config {
     pub script: Vec<Step>,
     /// Number of tasks.
     pub tasks: u64,
-    /// Fraction of the tasks, from the first on, that is not measured.
+    /// Warm-up: fraction of the tasks, at the start of the run, that is not measured.
     pub warmup: f64,
     /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,

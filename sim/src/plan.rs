@@ -476,7 +476,7 @@ pub fn server_policy(flag: &str, policy: &str) -> Result<PolicySpec, String> {
 struct Common {
     service: Service,
     arrivals: Arrivals,
-    /// Fraction of the tasks, from the first on, that is not measured.
+    /// Warm-up: fraction of the tasks, at the start of the run, that is not measured.
     warmup: f64,
 }
 

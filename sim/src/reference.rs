@@ -36,12 +36,12 @@ pub struct ReferenceResult {
 /// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times the sum of the half-widths
 /// of both confidence intervals.
 const TOLERANCE: (f64, f64) = (0.03, 0.04);
-/// The same tolerances for learning nodes, whose result depends on their random initial parameters.
+/// Like [`TOLERANCE`], for learning nodes, whose result depends on their random initial parameters.
 const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
 /// Tolerances of the first class's 99th percentile and of the slowdown's 99.9th percentile.
 const CLASS_TOLERANCES: (f64, f64) = (0.05, 0.05);
-/// The same tolerances for results that depend on few congested moments: at high loads, and with rare long tasks. Their
-/// slowdown varies by 20% between references of 3 million tasks.
+/// Like [`CLASS_TOLERANCES`], for results that depend on few congested moments: at high loads, and with rare long
+/// tasks. Their slowdown varies by 20% between references of 3 million tasks.
 const RARE_TOLERANCES: (f64, f64) = (0.1, 0.25);
 /// Tolerance of messages per task, of which references give two digits.
 const MESSAGES_TOLERANCE: f64 = 0.02;

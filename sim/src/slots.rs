@@ -22,9 +22,9 @@ use wedjat_workload::seed::{Stream, StreamSeed};
 use super::outcome::Outcome;
 use super::stats::{FinishedTask, Observer, Recorder, histogram, record};
 
-/// Length of a slot for policies that read the clock.
+/// Length of a slot in nanoseconds, for policies that read the clock.
 const SLOT_NS: u64 = 100_000;
-/// The same in picoseconds.
+/// [`SLOT_NS`] in picoseconds.
 const SLOT_PS: f64 = SLOT_NS as f64 * 1e3;
 /// Slots between samples of all queues.
 const SAMPLE_SLOTS: u64 = 10;

@@ -128,7 +128,7 @@ pub struct Recorder {
     batches: Vec<Batch>,
     /// Expected number of tasks.
     tasks: u64,
-    /// Number of tasks, from the first on, that are not measured.
+    /// Warm-up: number of tasks, at the start of the run, that are not measured.
     warmup: u64,
     /// For each fifth of the run: sum, over its arriving tasks, of the number of tasks in the system.
     fifths: [f64; 5],

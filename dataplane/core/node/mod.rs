@@ -183,7 +183,7 @@ struct QueuedTask<T> {
 /// A packet that lacks only its next hop's MAC address.
 #[derive(Debug)]
 struct UnresolvedPacket<T> {
-    /// Its handle.
+    /// Handle of the packet.
     packet: T,
     /// Worker that a task goes to, or that a reply comes from.
     worker: u16,

@@ -96,7 +96,7 @@ pub struct Bounded {
     silence: SilenceChecks,
     /// Free places at members that are not reserved, unless cores share the places.
     free: FreePlaces,
-    /// The same at reserved members.
+    /// Free places at reserved members, unless cores share the places.
     reserved_free: FreePlaces,
     reserve: Reserve,
     /// Places that the cores of a node share, in pools with an exchange.

@@ -63,7 +63,7 @@ pub(super) struct Conditions {
     rate_windows: u32,
     /// Number of tasks in the dispatcher's queue at the last run of picks.
     queued: usize,
-    /// The same at the start of this rate window.
+    /// Value of `queued` at the start of this rate window.
     queued_before: usize,
     /// Number of picks in this rate window.
     picked: u32,

@@ -21,7 +21,7 @@ pub struct QueueingDispatcher<T> {
     dispatcher: Dispatcher,
     /// Memory for waiting tasks.
     tasks: Slab<WaitingTask<T>>,
-    /// Their order in each lane.
+    /// Order of the waiting tasks in each lane.
     lanes: [Fifo; LANES],
 }
 

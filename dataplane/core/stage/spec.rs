@@ -217,13 +217,14 @@ pub enum NetworkError {
          the network of a port, or leave `replies` out"
     )]
     DirectRouted(u16, IpAddr),
-    /// Such a pool has no single address to which clients send tasks.
+    /// A pool whose servers answer the clients themselves has several addresses to which clients may send tasks, or
+    /// none.
     #[error(
         "pool {0} has `replies = \"direct\"`, and clients reach the leaf at {1} addresses of its servers' IP version, not 1; \
          use one port for clients, or leave `replies` out"
     )]
     DirectAddresses(u16, usize),
-    /// Such a pool has workers on a core of the leaf.
+    /// A pool whose servers answer the clients themselves has workers on a core of the leaf.
     #[error(
         "pool {0} has `replies = \"direct\"`, and workers on a core of the leaf, whose replies the leaf sends; use a pool of \
          its own for them, or leave `replies` out"

@@ -60,7 +60,7 @@ impl Histogram<'_> {
 pub struct HistogramSnapshot {
     /// Number of recorded durations.
     pub count: u64,
-    /// Their sum in nanoseconds.
+    /// Sum of the durations in nanoseconds.
     pub sum_ns: u64,
     /// Number of durations by the inclusive upper bound of their bucket in nanoseconds: 10, 20, 50, 100 and so on
     /// to 10 s, without empty buckets. `count` and `sum_ns` also include durations above 10 s.

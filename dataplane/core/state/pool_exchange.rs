@@ -1,11 +1,10 @@
 //! Exchange of per-member load between the dispatcher cores of a node, and the tokens that they share. A *token* is
 //! the right to send one task to a member, or the member's idleness; one core holds it at a time ([`super::tokens`]).
 //!
-//! A core that keeps up publishes every change after each burst. An overloaded core publishes only changes of
-//! several tasks, so that few cache lines per packet move between cores. It publishes the rest once it keeps
-//! up again.
+//! A core without overload publishes every change after each burst. An overloaded core publishes only changes of
+//! several tasks, so that few cache lines per packet move between cores. It publishes the rest when its overload ends.
 //!
-//! The alternative was shared words. They moved a cache line between cores for nearly every reply, and each core still
+//! Shared words were the alternative. They moved a cache line between cores for nearly every reply, and each core still
 //! missed the tasks that other cores had just sent. docs/explanation/consistency.md compares both.
 
 use std::ops::Range;

@@ -76,7 +76,7 @@ pub struct View {
     queues: Option<Arc<[AtomicU32]>>,
     /// Number of the pool's tasks that wait on this core, for the policy.
     waiting: usize,
-    /// The same of remote cores, if the policy needs it.
+    /// Number and least key of the pool's tasks that wait on remote cores, if the policy needs them.
     remote_backlog: RemoteBacklog,
     /// Time in nanoseconds from the arrival of the task to schedule to its key; 0 without rules for classes.
     key_delay_ns: u64,
@@ -113,7 +113,7 @@ pub struct Parts<'a> {
     pub picks: &'a mut Picks,
     /// Number of replies of this run from members without outstanding tasks; counted by the borrower, 0 at first.
     pub surplus: usize,
-    // The same as the fields of the view with these names.
+    // Fields of the view with these names.
     pool_exchange: Option<&'a PoolExchange>,
     place: &'a [u16],
     rates: &'a [f64],
@@ -810,7 +810,7 @@ impl View {
     }
 
     /// Publishes changes to remote cores. If each idle member belongs to one core at a time, also releases idle
-    /// members to all cores. A core that keeps up releases all of them. An overloaded core keeps its share of
+    /// members to all cores. A core without overload releases all of them. An overloaded core keeps its share of
     /// the members, at most one per packet of a burst. It keeps none while a task on another core goes first.
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {

@@ -38,11 +38,11 @@ pub fn rounds(tasks: u64) -> Vec<Round> {
 /// Reason why a policy's part in the rounds ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was in the last round, and stable in all.
+    /// The policy was in the last round, and stable in all rounds.
     Finished,
     /// Enough other policies had a better score.
     Slower,
-    /// Its queues grew.
+    /// The policy's queues grew.
     Unstable,
 }
 

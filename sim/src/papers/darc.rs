@@ -424,7 +424,7 @@ impl TimeSharing {
 pub enum Policy {
     /// DARC, which knows the service times at the start if `true`. Otherwise it begins as c-FCFS.
     Darc(bool),
-    /// This number of workers reserved for the first type. It may also use all further workers.
+    /// Fixed reservation of this number of workers for the first type, which may also use all further workers.
     Static(u32),
     /// Central queue, first come first served.
     CFcfs,

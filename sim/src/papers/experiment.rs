@@ -47,7 +47,7 @@ pub(super) fn type_of<T>(task: &SimTask<T>) -> usize {
 pub struct Delays {
     /// Histogram in ticks.
     ticks: Histogram<u64>,
-    /// Number of tasks, from the first on, that are not measured.
+    /// Warm-up: number of tasks, at the start of the run, that are not measured.
     warmup: u64,
 }
 

@@ -102,9 +102,9 @@ pub enum Selection {
     Weighted,
     /// The server with the fewest outstanding queries of this client.
     LeastLoaded,
-    /// The same among two random servers.
+    /// Of two random servers, the one with fewer outstanding queries of this client.
     LeastLoadedOfTwo,
-    /// The one with fewer requests in flight at the last poll, among two random servers.
+    /// Of two random servers, the one with fewer requests in flight at the last poll.
     PolledOfTwo,
     /// By the pool of answers to probes.
     Probes(Rule, Probing),

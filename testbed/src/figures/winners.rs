@@ -130,7 +130,7 @@ struct PolicyTotals {
     near_best: u32,
     /// Largest ratio to the best mean, over the cells in which the policy is stable.
     worst_mean: f64,
-    /// The same ratio for the 99th percentile.
+    /// Largest ratio to the best 99th percentile, over these cells.
     worst_p99: f64,
     /// Number of cells in which its queues grew.
     unstable: u32,

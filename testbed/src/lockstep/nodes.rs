@@ -1,12 +1,10 @@
-//! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on
-//! packets.
+//! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on packets.
 //!
 //! Each node is an agent with its own port, packets, queue and timers. All other agents of the rack are its peers. Its
 //! workers attach to the agent's memory: each claims a channel, its pair of rings for tasks and answers. They take
-//! tasks, and answer after the model's service time. A packet from
-//! one node reaches the next after the model's delay. A node gets a turn for each packet, timer and answer. In a turn
-//! it polls until no packet moves. The order of events, the streams of random numbers and the nodes' settings
-//! ([`crate::sim::nodes::settings`]) are those of the model.
+//! tasks, and answer after the model's service time. A packet from one node reaches the next after the model's delay. A
+//! node gets a turn for each packet, timer and answer. In a turn it polls until no packet moves. The order of events,
+//! the streams of random numbers and the nodes' settings ([`crate::sim::nodes::settings`]) are those of the model.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -145,8 +145,8 @@ pub struct Report {
     pub service_mean_us: f64,
     /// Delay of replies after their due times.
     pub lateness_us: LatencySummary,
-    /// The same for replies due in undisturbed slices (intervals in which the machine did not stop the loop),
-    /// if slices are given and all replies were logged. The verdict then uses it.
+    /// Delay of the replies due in undisturbed slices (intervals in which the machine did not stop the loop), if slices
+    /// are given and all replies were logged. The verdict then uses this one.
     pub undisturbed_lateness_us: Option<LatencySummary>,
     /// True if the 99th percentile of lateness is within [`LATENESS_MAX`], every task found room, and the ledger
     /// balances.

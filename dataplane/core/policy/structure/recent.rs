@@ -15,7 +15,7 @@ struct Stretch {
     start_ns: u64,
     /// Number of values.
     count: u64,
-    /// Their sum.
+    /// Sum of the values.
     sum: u64,
 }
 

@@ -9,7 +9,7 @@
 //! read from these packets, and a [`BurstMask`] is a set of indices in the burst.
 //!
 //! The *vector* code recognises packets with AVX2. The *scalar* code does the same without vectors, on other machines
-//! and as the reference in tests.
+//! and as the reference in tests. It also recognises a packet that is longer than its datagram.
 //!
 //! A single loop over all steps was tried first. It spilled most of its values to the stack.
 //! docs/explanation/performance.md has the gain of each part.

@@ -32,7 +32,7 @@ use super::packets::Class;
 
 /// Maximum idle time of a worker while tasks wait at its leaf. Applies to workers that the leaf knows as idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
-/// The same limit after a loss of tasks or replies. The scheduler must first write these off, that is, count them
+/// Like [`KNOWN_IDLE_NS`], after a loss of tasks or replies. The scheduler must first write these off: it counts them
 /// as lost after a timeout.
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
 /// Maximum time for which a spine and a leaf may disagree about members: two heartbeats of 10 ms, and half of
@@ -42,7 +42,7 @@ pub const AGREE_NS: u64 = 25_000_000;
 /// three: the publication of that state, the node's last pending change, and the run's last activity. The node retries
 /// every 50 ms; [`AGREE_NS`] allows for the messages after the retry.
 pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
-/// The same limit as [`AGREE_NS`] on wires that lose packets, and so heartbeats.
+/// Like [`AGREE_NS`], on wires that lose packets, and so heartbeats.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
 /// Maximum time until all workers are registered again, counted from the first check that found one missing.
 pub const REGISTERED_NS: u64 = 1_000_000_000;

@@ -48,7 +48,7 @@ const TURNS_MAX: u32 = 1000;
 const ATTACH_NS: u64 = 1_000_000;
 /// Time without an event of a task, fault or act after which a run is over. Nodes write off all lost tasks earlier.
 const QUIET_NS: u64 = 15_000_000_000;
-/// The same time for nodes in other processes, whose state is not visible.
+/// Like [`QUIET_NS`], for nodes in other processes, whose state is not visible.
 const QUIET_PROCESSES_NS: u64 = 3_000_000_000;
 /// Minimum interval between checks whether the run is over.
 const CHECK_INTERVAL_NS: u64 = 10_000_000;

@@ -30,9 +30,9 @@ use crate::state::{Member, Report, View};
 pub struct RankedMember {
     /// The member.
     pub member: Member,
-    /// Its queue.
+    /// Queue length of the member.
     pub queue: u32,
-    /// Its place in the array of members.
+    /// Place of the member in the array of members.
     place: usize,
     /// Place of the last tied member of its side, with which `take` swaps it.
     last: usize,
