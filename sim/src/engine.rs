@@ -160,7 +160,7 @@ pub struct Engine<T> {
     /// Workers by index.
     pub workers: Vec<Worker>,
     /// Shared cores; empty if workers serve in order of arrival. In most models core i belongs to worker i. In the
-    /// model `nodes` a worker is a node with several cores. That model calls [`Engine::join_core`],
+    /// model `nodes` a worker is a node with several cores. `nodes` calls [`Engine::join_core`],
     /// [`Engine::leave_core`] and [`Engine::complete`] instead of [`Engine::arrive_at_worker`] and [`Engine::done`].
     pub cores: Vec<SharedCore<u32>>,
     /// Random streams.

@@ -358,8 +358,8 @@ mod tests {
     fn growth_is_distinguished_from_noise() {
         // Steady growth from an empty system.
         assert!(grows(&[50.0, 150.0, 250.0, 350.0, 450.0], 100));
-        // A random walk, whose mean grows as the square root of time: from the second to the last fifth by sqrt(3), or
-        // 1.27 times the scale. That is more, and then fewer, than ten tasks per server.
+        // A random walk, whose mean grows as the square root of time: from the second to the last fifth by 1.27 times
+        // the scale (a factor of sqrt(3)). With the first scale this is more than ten tasks per server, then fewer.
         let walk = [1.0, 3.0, 5.0, 7.0, 9.0].map(f64::sqrt);
         assert!(grows(&walk.map(|tasks| 1000.0 * tasks), 100));
         assert!(!grows(&walk.map(|tasks| 100.0 * tasks), 100));

@@ -42,7 +42,7 @@ const LISTS: [&str; 31] = [
 /// The flags of one run.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// All flags. Those of `LISTS` have one value each; policy and load still have their lists.
+    /// All flags. The flags of `LISTS` have one value each; policy and load still have their lists.
     pub args: SimArgs,
     /// Flags that the sweep varies, with their values in this run.
     pub swept: Vec<(&'static str, String)>,

@@ -257,8 +257,8 @@ impl ReplyRun<'_> {
     }
 }
 
-/// Members ranked by their tasks. This core's tasks and replies update the ranks. Those of other cores do not;
-/// comparisons with the view's counts over all cores correct the ranks.
+/// Members ranked by their tasks. This core's tasks and replies update the ranks. Comparisons with the view's counts
+/// over all cores add the changes by other cores.
 #[derive(Clone, Debug)]
 struct FreePlaces {
     ranks: Ranks,

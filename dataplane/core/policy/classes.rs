@@ -13,8 +13,8 @@
 //! With `reserve` n, *long* classes may not take n of the members. Short tasks then rarely find all members busy with
 //! long ones (DARC, Demoulin et al.: Persephone, SOSP 2021). A class is long if its mean service time is above half of
 //! the longest one, and some class is not. A backlog of two long tasks for each member ends the reserve for long tasks:
-//! too large a reserve must not make the pool unstable. Where `eft` lets no task wait, the queues of unreserved members
-//! show the backlog.
+//! too large a reserve must not make the pool unstable. If `eft` lets no task wait at the dispatcher, the queues of
+//! unreserved members show the backlog.
 //!
 //! A change of the policy leaves waiting tasks in their lanes, because a core must not move a whole queue between two
 //! bursts. Tasks that wait without rules for classes are in the first lane. After a change to such rules they go in the

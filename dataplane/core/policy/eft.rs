@@ -661,7 +661,7 @@ impl Policy for Eft {
         self.conditions.note_picks(picks, view);
     }
 
-    /// Sets the use of reserved members. Where no member has a bound, long tasks wait at the members. If the queues of
+    /// Sets the use of reserved members. Without bounds of members, long tasks wait at the members. If the queues of
     /// all unreserved members show a backlog, a long task takes reserved members, too.
     fn set_reserve_use(&mut self, reserve_use: ReserveUse) {
         self.ranks.set_reserve_use(reserve_use);
@@ -709,7 +709,7 @@ impl Policy for Eft {
         self.ranks.set(member, view.outstanding(member));
     }
 
-    /// Adopts the caller's properties, and orders the members anew with their current tasks.
+    /// Adopts the caller's properties, and orders all members by their current tasks.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.holds = caller.core.count == 1 || view.pool_exchange().is_some();
         self.silence.on_members(caller, view);

@@ -414,7 +414,7 @@ impl Policy for Lsq {
         }
     }
 
-    /// Ranks the active members anew. Members with tasks in the local view keep their queues. If each idle member
+    /// Ranks all active members. Members with tasks in the local view keep their queues. If each idle member
     /// belongs to one core, takes all queues from the dispatcher's view instead.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.queues.rank(view);

@@ -1,8 +1,8 @@
 //! Join the shortest queue, with ties by the most served quanta (JSQ-MSQ; TQ, SOSP 2023).
 //!
-//! For members whose tasks share a core in round robin, each for a *quantum* (time slice) in turn. Of members with
-//! equally many tasks, the one whose current tasks have received the most quanta is likely to finish one first. Further
-//! ties are broken uniformly.
+//! For members whose tasks share a core in round robin, each for a *quantum* (time slice) in turn. If several members
+//! have the shortest queue, the one whose current tasks have received the most quanta is likely to finish one first.
+//! Further ties are broken uniformly.
 //!
 //! An agent learns the quanta from its workers ([`View::set_quanta`]). A leaf does not know them. Without quanta all
 //! decisions are those of `jsq`.

@@ -41,8 +41,8 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
     if let Some(pool_exchange) = view.pool_exchange() {
-        // Tokens of the first row stand for idle members. Those of further rows remain from an earlier bounded policy:
-        // they are free places at members.
+        // Tokens of the first row stand for idle members. Tokens of further rows are free places at members, and remain
+        // from an earlier bounded policy.
         pool_exchange.tokens().clear_from(1);
     }
     if reports == Reports::Messages {

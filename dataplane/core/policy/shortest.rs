@@ -262,7 +262,7 @@ impl Policy for Shortest {
         self.on_remote_update(member, view);
     }
 
-    /// Ranks the active members anew, with their current queues.
+    /// Ranks all active members by their current queues.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.losses.resize(view);
         self.ranks.rank(view);

@@ -11,15 +11,15 @@
 //! simulator including its thresholds; their published curves come from it.
 //!
 //! Deviation: the paper compares the average load with the one sent last. But the spine adds 1/workers for
-//! every task in between. For a rack with a steady average its estimate grows without end, and a rack that
-//! signals looks empty in comparison. With 4 racks of 8, 70% load and 5 us hops the mean response time nearly
-//! doubles. Here a leaf compares with the spine's current estimate.
+//! every task in between. For a rack with a steady average the spine's estimate grows without end, and a rack
+//! that signals looks empty in comparison. With 4 racks of 8 workers, 70% load and 5 us hops the mean response
+//! time nearly doubles. Here a leaf compares with the spine's current estimate.
 //!
-//! A rack without idle workers returns to the spine's list when it has three idle workers, or all, instead of
-//! the first. At high load a single idle worker is gone with the next task, so its two messages are useless.
-//! With a threshold of two there are a third more messages and the same response times. A large rack returns
-//! at two: it signals less often per task. Where racks of different sizes are chosen uniformly, small ones
-//! are overloaded unless the large one is offered whenever possible.
+//! A rack without idle workers returns to the spine's list at the third idle worker, or if all are idle, rather
+//! than at the first. At high load the next task takes a single idle worker, so its two messages are useless.
+//! A threshold of two costs a third more messages for the same response times. A large rack returns at two,
+//! because it signals less often per task. If a spine chooses uniformly among racks of different sizes, the
+//! small ones are overloaded unless the large one is offered whenever possible.
 //!
 //! Signals overtake each other on different paths. An IDLE_ADD that overtakes the preceding IDLE_REMOVE would
 //! starve an idle rack for ever, because without tasks no contradiction occurs. So signals are numbered

@@ -4,11 +4,11 @@
 //! `cfcfs` use this module ([`super::bounded`]).
 //!
 //! A reply frees a place for the core that receives it. The core notes the first free place of a member on its idle
-//! list, and releases further ones to all cores at once. A core without overload releases the places on its list at
-//! its next exchange with the other cores. An overloaded core keeps some of them ([`View::publish`]). While a task on
-//! another core goes first ([`super::courtesy`]), a core takes no place, and releases those on its list. From time to
-//! time one core per member compares the member's places with the member's tasks. That repairs losses and applies a
-//! changed bound.
+//! list, and releases further ones to all cores at once. A core without overload releases the places on its list when
+//! it next publishes its state. An overloaded core keeps some of them ([`View::publish`]). While a task on another core
+//! goes first ([`super::courtesy`]), a core takes no place, and releases the places on its list. From time to time one
+//! core per member compares the member's places with the member's tasks, which repairs losses and applies a changed
+//! bound.
 
 use std::ops::Range;
 

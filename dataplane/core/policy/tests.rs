@@ -111,7 +111,7 @@ fn choice_is_among_the_reported_candidates() {
                 reply(&mut dispatcher, pick.member.0, round % 4);
             }
         }
-        // Two kinds of policies list no candidates. Some read all members and report `Best`. Those of spines take any
+        // Two kinds of policies list no candidates. Some read all members and report `Best`. A spine's policy takes any
         // idle rack.
         let looks_at_some = dispatcher.beliefs().basis != SelectionBasis::Best;
         assert!(drawn > 0 || !looks_at_some || entry.name.contains("-spine"), "{}", entry.name);

@@ -128,8 +128,8 @@ impl WaterFill {
     /// Returns the number of tasks that fill the queues: of all dispatchers together, if this one has `tasks`. Under
     /// SCD minus one.
     ///
-    /// SCD minimises the expected sum of queue^2 / rate. Of `a` tasks, a member with probability p gets a binomial
-    /// number, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
+    /// SCD minimises the expected sum of queue^2 / rate. A member with probability p gets a binomial number of `a`
+    /// tasks, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
     fn arrivals(&self, tasks: usize) -> f64 {
         let all = match &self.conditions {
             Some(conditions) => tasks as f64 + conditions.unseen(),

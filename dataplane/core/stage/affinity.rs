@@ -10,7 +10,7 @@
 //! task, and its sender may never send the rest. Three rules keep such tasks from blocking others. A source
 //! address has a bounded number of them. A timed-out task returns its credit at its member. If all members of a
 //! pool are full, the pool takes the credit of its oldest unfinished task at once ([`AffinityTable::reclaim`]).
-//! That task counts again when its last packet arrives.
+//! The task counts again when its last packet arrives.
 //!
 //! The alternative is to count a task from its last packet on. A member's bound of outstanding tasks would then ignore
 //! honest tasks in transfer.

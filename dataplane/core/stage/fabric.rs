@@ -275,7 +275,7 @@ impl Fabric {
             let target = link.and_then(|SpineLink { spine, protocol }| {
                 Some((*network.spine(usize::from(spine))?, protocol))
             });
-            // A link begins anew if its spine or protocol has changed.
+            // A link restarts with a fresh state if its spine or protocol has changed.
             if current.as_ref().map(|link| (link.spine, link.protocol)) != target {
                 *current = target.map(|(spine, protocol)| Link {
                     spine,

@@ -19,7 +19,7 @@ const ABSENT: u16 = u16::MAX;
 /// Place of an excluded member, which cannot be inserted.
 const EXCLUDED: u16 = u16::MAX - 1;
 
-/// Idle members of a pool, as one core estimates them. That core writes the list; any thread may read it.
+/// Idle members of a pool by the estimate of one core, which writes the list. Any thread may read it.
 #[derive(Clone, Debug)]
 pub struct IdleList {
     /// Number of members; one word.

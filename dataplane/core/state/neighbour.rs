@@ -408,8 +408,7 @@ impl Neighbours {
 
     /// Writes the time of the last confirmation.
     fn set_confirmed(&self, slot: Slot, now_ms: u32) {
-        // Another core may note a use between the load and the store. That use is lost, which only makes the entry
-        // look older.
+        // A use that another core notes between the load and the store is lost, which only makes the entry look older.
         let used = u64::from(self.times(slot).load(Relaxed) as u32);
         self.times(slot).store(u64::from(now_ms) << 32 | used, Relaxed);
     }

@@ -78,8 +78,8 @@ impl Gaps {
 
     /// Returns the arrival process of the simulator with this variation of gaps: constant, Poisson, bursts or
     /// log-normal gaps. At equal variation, bursts have about half the dispersion of independent log-normal gaps,
-    /// because a long gap follows each burst. Of these two, the result is the one whose dispersion is nearer to the
-    /// measured one.
+    /// because a long gap follows each burst. The dispersion decides between the two: the result is the one nearer to
+    /// the measured dispersion.
     #[must_use]
     pub fn process(&self) -> Arrivals {
         if self.variation < 0.01 {

@@ -438,8 +438,8 @@ impl Testbed {
 const RANDOM_NETCLONE: &str = "p99 in us, random server / NetClone";
 /// [`RANDOM_NETCLONE`] with its quantile.
 const P99: (f64, &str) = (0.99, RANDOM_NETCLONE);
-/// Like [`P99`], for the 99.95th percentile. With two service times, a single copy takes 15 times the longer one in 0.1%
-/// of the cases, and 15 times either one in 1%. So the seed decides the 99.9th percentile, and in part the 99th.
+/// Like [`P99`], for the 99.95th percentile. With two service times, a single copy takes 15 times the longer one in
+/// 0.1% of the cases, and 15 times either one in 1%. So the seed decides the 99.9th percentile, and in part the 99th.
 const FAR_TAIL: (f64, &str) = (0.9995, "p99.95 in us, random server / NetClone");
 
 /// Returns the text of the conditions of a claim.

@@ -415,7 +415,7 @@ struct Route {
     server: u32,
     /// True for a copy of a task in a burst.
     is_copy: bool,
-    /// Slot of its twin, the other copy of the same task, while both are in flight.
+    /// Slot of its twin (the second copy of the same task, or the first) while both are in flight.
     twin: Option<u32>,
     /// True if the reply of its twin has arrived.
     is_answered: bool,

@@ -102,9 +102,9 @@ pub enum Selection {
     Weighted,
     /// The server with the fewest outstanding queries of this client.
     LeastLoaded,
-    /// Of two random servers, the one with fewer outstanding queries of this client.
+    /// The one of two random servers with fewer outstanding queries of this client.
     LeastLoadedOfTwo,
-    /// Of two random servers, the one with fewer requests in flight at the last poll.
+    /// The one of two random servers with fewer requests in flight at the last poll.
     PolledOfTwo,
     /// By the pool of answers to probes.
     Probes(Rule, Probing),

@@ -1,5 +1,5 @@
-//! Hostile memif peers. On a leaf's control socket they connect by the thousand, stop halfway, and send
-//! invalid messages.
+//! Hostile memif peers, which open thousands of connections to a leaf's control socket, disconnect during the
+//! handshake, and send invalid messages.
 //!
 //! memif's messages are 128 bytes on a sequenced-packet socket, with the type in the first two bytes and at
 //! most one descriptor each (`drivers/net/memif/memif.h` in DPDK).
@@ -356,8 +356,8 @@ impl ServedLeaf {
             && are_released
     }
 
-    /// Waits until the leaf's numbers of descriptors and threads return to those before, and checks that they
-    /// do.
+    /// Checks that the leaf's numbers of descriptors and threads return to the earlier ones, plus at most [`SPARE`],
+    /// within a timeout.
     fn check_release(&self, account: &mut Account, name: &str) -> bool {
         let (began, before) = (Instant::now(), self.resources);
         let is_released = |current: (usize, usize)| {
@@ -389,7 +389,7 @@ fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         for _ in 0..3 {
             let mut handshake = Handshake::valid()?;
             introduce(&mut handshake)?;
-            // The leaf may also refuse the connection. That counts as no answer.
+            // A refused connection counts as no answer.
             let answers = handshake.send_all(&target.site.socket()).unwrap_or(0);
             account.tried("handshakes", 1);
             account.tried("answers", answers as u64);

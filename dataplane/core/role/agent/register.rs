@@ -200,7 +200,7 @@ impl Registrar {
             }
             let WorkerIdentity { id, pool } = entry.identity;
             let Some(tasks) = tasks(entry.identity) else {
-                // Not attached: it registers anew on its return.
+                // Not attached: the worker registers again on its return.
                 (entry.awaits_answer, entry.acknowledged) = (false, false);
                 continue;
             };

@@ -465,8 +465,8 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Collects the completions of the worker at this index. Returns their number. Those of a worker that gets copies
-    /// are appended to `ends`, which [`WorkerSet::end_run`] processes.
+    /// Collects the completions of the worker at this index. Returns their number. If the worker gets copies, its
+    /// completions are appended to `ends`, which [`WorkerSet::end_run`] processes.
     #[inline]
     fn collect_from(
         &mut self,

@@ -2,8 +2,8 @@
 //! own over the run.
 //!
 //! The first packet that the [`Template`] does not recognise ends the run. So do a task from an unreachable source and
-//! a reply from a wrong sender. That packet and those behind it go to the stages (slow path), which know every drop
-//! reason. A test checks that the fast path and the stages give the same results.
+//! a reply from a wrong sender. The packets from there on go to the stages (slow path), which know every drop reason. A
+//! test checks that the fast path and the stages give the same results.
 //!
 //! A [`LeadingRun`] has the number of packets in the run and a bit for each reply among them. [`Fields`] has the values
 //! read from these packets, and a [`BurstMask`] is a set of indices in the burst.

@@ -226,8 +226,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// The fast path gives each packet of a burst the same verdict and the same bytes as the stages in pools with
-    /// waiting tasks. The same tasks wait. Those that the fast path recognised are released in runs as in single
-    /// steps. With direct return, each run also marks earlier tasks of a worker that it fills.
+    /// waiting tasks. The same tasks wait. Waiting tasks that the fast path recognised are released in runs as in
+    /// single steps. With direct return, each run also marks earlier tasks of a worker that it fills.
     // promise: packets.2
     #[test]
     fn waiting_tasks_are_decided_as_in_stages(
@@ -628,7 +628,7 @@ fn tasks_that_no_reply_would_reach_are_refused() {
     }
 }
 
-/// In a burst of replies to stages with a key, each fault affects only its own reply. Those before the unknown
+/// In a burst of replies to stages with a key, each fault affects only its own reply. The replies before the unknown
 /// worker's take the fast path.
 // promise: trust.3
 #[test]

@@ -219,7 +219,7 @@ struct Number(u16);
 fn number(head: &[u8], at: usize) -> usize {
     let bytes = &head[at..at + size_of::<Number>()];
     // SAFETY: it points to that many bytes, and any bytes make a number. Volatile, because the compiler
-    // otherwise takes the number out of a vector that covers it. That takes longer.
+    // otherwise extracts the number from a vector that covers it, which takes longer.
     let number = unsafe { bytes.as_ptr().cast::<Number>().read_volatile() };
     usize::from(u16::from_be(number.0))
 }

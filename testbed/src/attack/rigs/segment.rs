@@ -19,12 +19,12 @@ struct Host {
     kernel: HostKernel,
 }
 
-/// Emulated kernel of a host: called with each frame that the host hands to its wire, returns true if the frame leaves. A
-/// kernel sends some frames elsewhere or not at all. That of a lying worker changes the worker's replies.
+/// Emulated kernel of a host: called with each frame that the host hands to its wire, returns true if the frame
+/// leaves. A kernel sends some frames elsewhere or not at all. A lying worker's kernel changes the worker's replies.
 pub type HostKernel = fn(&mut [u8]) -> bool;
 
-/// Counters of the frames that the node sent, delivered or not, by a number below [`Tap::NUMBERS`] read from the frame. Shared,
-/// because the node owns the segment, and the rig reads the counters.
+/// Counters of the frames that the node sent, delivered or not, by a number below [`Tap::NUMBERS`] read from the frame.
+/// Shared, because the node owns the segment, and the rig reads the counters.
 #[derive(Clone)]
 pub struct Tap(Arc<[AtomicU64]>);
 

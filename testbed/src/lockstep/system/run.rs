@@ -1013,7 +1013,7 @@ impl<'a> System<'a> {
             }
         }
         self.sites[index].sent.clear();
-        // A restarted agent numbers its reports anew. An equal one is then no copy.
+        // A restarted agent numbers its reports from the start. A report equal to an earlier one is then no copy.
         self.sites.iter_mut().for_each(|site| site.reports.clear());
     }
 }

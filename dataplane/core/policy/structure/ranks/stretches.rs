@@ -140,7 +140,7 @@ impl Stretches {
     }
 
     /// Ends a run of choices, during which only the caller changes the cells: `ties` members keep the shortest queue.
-    /// Those that received a task follow them, with a queue longer by one. Returns true if the shortest length changed.
+    /// Members that received a task follow, with a queue longer by one. Returns true if the shortest length changed.
     #[inline]
     pub fn close(&mut self, ties: u32) -> bool {
         self.ends[usize::from(self.least) % LENGTHS] = self.start + ties as u16;
