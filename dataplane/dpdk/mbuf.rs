@@ -226,7 +226,7 @@ impl Buf for Mbuf {
 }
 
 impl Token for Mbuf {
-    /// Returns the pointer as a word, whose owner then owns the mbuf.
+    /// Converts the mbuf to its pointer as a word. The owner of the word owns the mbuf.
     #[inline]
     fn into_word(self) -> u64 {
         let mbuf = self.0;
@@ -234,7 +234,7 @@ impl Token for Mbuf {
         mbuf.as_ptr().expose_provenance() as u64
     }
 
-    /// Takes the ownership back from such a word.
+    /// Converts a word from [`Token::into_word`] back to the mbuf.
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
         let mbuf = std::ptr::with_exposed_provenance_mut(word as usize);

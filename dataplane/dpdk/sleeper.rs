@@ -65,7 +65,7 @@ struct Queue {
 enum Unannounced {
     /// Packets were waiting.
     Waiting,
-    /// The driver does not count waiting packets. The device had received this many in all.
+    /// The driver does not count waiting packets. The device had received this total number of packets.
     Unknown(u64),
 }
 
@@ -74,9 +74,9 @@ enum Unannounced {
 pub enum WakeReason {
     /// A device ended it.
     Device,
-    /// The given time was over.
+    /// The timeout passed.
     Timer,
-    /// A nap was over: some device cannot wake the core.
+    /// The time of a nap passed: some device cannot wake the core.
     Nap,
 }
 
@@ -197,8 +197,8 @@ impl Sleeper {
             return WakeReason::Device;
         }
         self.queues.iter_mut().for_each(Queue::suspect);
-        // Sockets and rings do not tell whether packets wait, so they are suspect after each timed sleep. After a nap,
-        // only missing interrupts of NICs are of interest: they may turn out to be broken.
+        // Sockets and rings do not show if packets wait, so they are suspect after each sleep without a wake-up. After
+        // a nap, only NICs are checked: their interrupts may be broken.
         let others_may_have = !needs_naps && (self.has_sockets || !self.memifs.is_empty());
         self.is_suspect =
             others_may_have || self.queues.iter().any(|queue| queue.unannounced.is_some());

@@ -2,12 +2,12 @@
 //! module makes the messages. The caller of the stages sends them ([`super::Stages::next_message`]).
 //!
 //! A *link* is the connection of a leaf's pool to a spine. One core publishes the load of a linked pool, although
-//! all cores schedule its tasks. It learns the load that other cores cause as every core does, from their exchange.
+//! all cores schedule its tasks. It reads the load that other cores cause from the exchange of all cores' states.
 //! A *check* decides whether tasks and replies since the last one require a signal (`Fabric::send_changes`). It
 //! runs once per poll in which tasks or replies arrived. At ticks the core repeats its state and sends heartbeats.
 //!
 //! A spine's members are leaves; each stands for its *rack*, the leaf with its workers. A spine sends *heartbeats* to
-//! its leaves, and a leaf takes a spine without messages for silent. A spine's *place* is its fixed index at a leaf.
+//! its leaves, and a leaf considers a spine without messages silent. A spine's *place* is its fixed index at a leaf.
 //!
 //! If all workers of a linked pool are drained, they *linger*: for a time they still receive the tasks that were
 //! in flight from the spine.
@@ -36,7 +36,7 @@ pub const SILENT_NS: u64 = 3 * HEARTBEAT_NS;
 const REPEAT_NS: u64 = 1_000_000;
 /// Time for which drained workers still receive in-flight tasks from the spine, if all workers of a pool are
 /// drained. The leaf notifies the spine at its next tick, and the spine reads its notices every 10 ms.
-/// An acknowledgement would be one more message, and a leaf below a silent spine would wait for it for ever.
+/// An acknowledgement would cost one more message, and a leaf below a silent spine would never receive it.
 const LINGER_NS: u64 = SILENT_NS;
 /// Number of announcements of a new service address, and the time between two of them (RFC 5227, 2.3).
 const ANNOUNCEMENTS: u8 = 2;
@@ -169,7 +169,8 @@ struct Link {
     number: u16,
     /// Sum of the workers' loads, as this core estimates them.
     total: u64,
-    /// Tasks since the last check: those whose header says that the spine took the rack for idle, and the rest.
+    /// Numbers of tasks since the last check: tasks for which the spine chose the rack as idle (by their header), and
+    /// all others.
     tasks: [u32; 2],
     /// True if a worker has replied since the last check.
     replied: bool,

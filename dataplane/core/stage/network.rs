@@ -1,5 +1,5 @@
-//! Tables of the networks around the node: ports, servers, workers and pools. A network never changes: for each new
-//! membership a control thread builds another one, and the cores exchange theirs for it.
+//! Tables of the networks around the node: ports, servers, workers and pools. A [`Network`] is immutable: for each
+//! change of members a control thread builds a new one, which each core adopts in place of its old one.
 //!
 //! Servers, spines and members have *places*: indices that stay the same while the node runs. A place is free (vacant)
 //! after its owner was removed. Pools also have an index, separate from the pool id in packets.
@@ -67,7 +67,7 @@ const NO_SERVER: Server =
 /// at 64 or more, and a path through a datacenter has fewer hops than this.
 const ROUTED_TTL_MIN: u8 = 16;
 
-/// Family of addresses, by the type of an address: the tables of a network have both.
+/// Address family (IPv4 or IPv6), implemented by the type of its addresses. A network has tables of both families.
 pub trait Family: HostAddress {
     /// Opposite family.
     type OppositeFamily: Family;

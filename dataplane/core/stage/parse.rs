@@ -1,4 +1,4 @@
-//! Reads bytes into values: the kind of each packet of a burst, or the reason for refusing it. No state, no
+//! Parser of a burst's packets: determines the kind of each packet, or the reason for refusing it. No state, no
 //! panic. It is the first stage of packets that do not take the fast path.
 //!
 //! IPv4 and IPv6 differ only in their headers. One function reads the message behind them. Its type parameter is the
@@ -343,7 +343,7 @@ impl PacketKind {
 }
 
 /// Reads a frame that is not IPv4, or arrives on an IPv6 port: IPv6 there, or ARP on an IPv4 port. Other frames are
-/// refused; the reason tells frames with a VLAN tag from the rest.
+/// refused, with a reason of their own for frames with a VLAN tag.
 #[inline(never)]
 fn other_ether_type(
     network: &Network,

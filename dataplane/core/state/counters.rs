@@ -295,7 +295,8 @@ const LENGTH_BITS: u32 = 24;
 /// Mask of the bits of a pause's start that its word holds. The word with the number of pauses has the remaining bits
 /// of the newest start, above the number.
 const START_MASK: u64 = (1 << (64 - LENGTH_BITS + UNIT_BITS)) - 1;
-/// Ticks by which a pause may begin after the newest counted one: it may have been written during the reading.
+/// Maximum number of ticks by which a pause may begin after the newest counted one. A core may record such a pause
+/// during the reading.
 const LATER_MOST: u64 = 1 << 40;
 
 /// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds. Load generators

@@ -37,7 +37,7 @@ pub static ATTACKS: &[Attack] = attack_table! {
 };
 
 /// Returns an offloaded packet (one large packet with several tasks) as the leaf's kernel filter cuts it: only the
-/// Ethernet and IPv4 headers. Here they are those of a single task.
+/// Ethernet and IPv4 headers, copied from a single task.
 fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED_LEN);

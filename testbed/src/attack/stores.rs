@@ -237,8 +237,8 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let expected = fabric.leaves()?;
     controller.kill()?;
     let store = fs::read(fabric.store())?;
-    // Offsets that a damage may hit: those of non-zero bytes behind the first page, the header of the database. Zeros
-    // are unused space.
+    // Offsets to damage: non-zero bytes behind the first page, which is the header of the database. Zeros are unused
+    // space.
     let non_zero: Vec<usize> = (PAGE..store.len()).filter(|&offset| store[offset] != 0).collect();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     for round in 0..(budget.seconds * DAMAGES) as usize {

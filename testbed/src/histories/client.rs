@@ -181,7 +181,7 @@ impl RunState {
         let timed_out =
             || Answer::Unknown { reason: format!("no answer for {:?}", self.answer_timeout) };
         let mut answer = answer.unwrap_or_else(|_| timed_out());
-        // A read without an answer has no effect, so that its outcome is known.
+        // A read without an answer counts as failed: it has no effect, so its outcome is known.
         if let (Request::Read, Answer::Unknown { reason }) = (&request, &answer) {
             answer = Answer::Fail { reason: reason.clone() };
         }
@@ -335,8 +335,8 @@ impl RunState {
         })
     }
 
-    /// Returns true if a process of a follower received messages over two connections in the run. Followers mostly go
-    /// back to an older version at a new connection, so a history without one proves little about them.
+    /// Returns true if a process of a follower received messages over two connections in the run. Followers that return
+    /// to an older version mostly do so at a new connection, so a history without reconnection proves little.
     fn has_reconnected(&self) -> bool {
         let history = self.history.borrow();
         let mut firsts = BTreeSet::new();

@@ -104,7 +104,7 @@ pub struct Task {
     /// Time from the offer to the dispatcher until an idle worker took the task; [`NEVER`] if the task queued behind
     /// another or was not answered.
     pub hand_over_ns: u32,
-    /// Time from due to reply; [`NEVER`] without a reply.
+    /// Time from the due time to the reply; [`NEVER`] without a reply.
     pub response_ns: u32,
 }
 

@@ -1,6 +1,6 @@
 //! Runs of several nodes with faults: one run with full output, or many seeds with output for violations
-//! only. A plan describes the system of a run, its load and its faults; the flags not given are drawn from
-//! the seed.
+//! only. A plan describes the system of a run, its load and its faults. The seed determines the values of all
+//! flags that are not given.
 
 use std::io::Write as _;
 use std::sync::Mutex;
