@@ -1,5 +1,5 @@
 //! One core's resolver of next hops: packets held until their next hop's MAC address is known, and the
-//! questions for it, by ARP or neighbour discovery.
+//! *questions* for it (ARP requests, or neighbour solicitations over IPv6).
 //!
 //! An unknown host is asked for by broadcast, three times. A known host that needs confirmation is first
 //! probed by unicast, three times, because any host may answer a broadcast. Broadcasts follow only if it is
@@ -71,7 +71,7 @@ struct Question {
 }
 
 impl Question {
-    /// Returns true if the last question has had no answer in time.
+    /// Returns true if the time for an answer to the last regular question has passed.
     fn is_over(&self, now_ms: u64) -> bool {
         self.count >= 2 * QUESTIONS_PER_KIND && self.due_ms <= now_ms
     }
@@ -254,8 +254,8 @@ impl<B> ArpResolver<B> {
         Some((held.packet, held.port, mac))
     }
 
-    /// Removes and returns a packet whose next hop did not answer in time. All packets may wait equally long, so the
-    /// oldest is due first.
+    /// Removes and returns a packet whose next hop did not answer in time. All packets have the same time limit, so the
+    /// oldest expires first.
     pub fn next_expired(&mut self, now_ms: u64) -> Option<B> {
         self.waiting.front().filter(|held| held.until_ms <= now_ms)?;
         self.waiting.pop_front().map(|held| held.packet)

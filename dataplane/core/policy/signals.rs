@@ -52,8 +52,8 @@ pub enum Protocol {
     Text,
     /// The released simulator.
     Simulator,
-    /// The average of the workers' last reported loads with every reply, without idle signals: hierarchical
-    /// RackSched, which adds nothing for tasks sent since.
+    /// The average of the workers' last reported loads with every reply (on devices, once per poll with replies),
+    /// without idle signals: hierarchical RackSched, which adds nothing for tasks sent since.
     EveryReply,
     /// No signals: the spine needs no loads.
     Silent,
@@ -186,8 +186,8 @@ impl Signals {
             self.contradictions = 0;
             return None;
         }
-        // Ignores contradictions of tasks that were in flight when the state changed: at most one for each worker.
-        // Later ones repeat the last signal.
+        // Ignores contradictions of tasks that were in flight when the state changed: at most one for each worker, and
+        // at most `IN_FLIGHT_MAX`. The next one repeats the last signal.
         self.contradictions += 1;
         (self.contradictions > self.workers.min(IN_FLIGHT_MAX)).then(|| self.change(self.listed))
     }

@@ -527,7 +527,8 @@ impl Fabric {
             let active = dispatcher.view().active().iter();
             let load = |&member| link.signals.load_of(dispatcher.view(), member);
             link.total = active.map(load).sum();
-            // Tasks of other cores change the load as well: the next check compares it as after a reply.
+            // Tasks of other cores change the load, too. If some arrived since the last tick, the next check compares
+            // the load as after a reply.
             link.replied |= remote_tasks > 0;
             self.has_changes |= link.replied;
             let signal = link.signals.repeat();

@@ -155,9 +155,9 @@ pub(super) const NO_POOL: u16 = u16::MAX;
 /// Place of an unused worker id.
 const NO_WORKER: Worker = Worker { pool: NO_POOL, member: Member(0), server: 0 };
 
-/// Returns the addresses that no client can have: those that no host has, the node's own addresses, the first and
-/// last address of each client network, and the networks behind ports with workers only. Workers reply to hosts in
-/// the latter networks without the node.
+/// Returns the addresses that no client can have: addresses invalid for any host, the node's own addresses, the first
+/// and last address of each client network, and the networks behind ports with workers only. Workers reply to hosts in
+/// such a worker network without the node.
 ///
 /// The last address is IPv4's broadcast address. The first address was one in the past, and Linux treated it as
 /// one up to 5.13; over IPv6, every router has it (RFC 4291, 2.6.1). Networks of at most two addresses have

@@ -1,5 +1,5 @@
 //! Takeover of member estimates: a restarted node begins with the estimates of the process before it, read from its
-//! state file. Without them it would take loaded members for idle.
+//! state file. Without them it would consider loaded members idle.
 
 use super::Stages;
 use crate::state::{Load, Member, MemberPresence, Report};

@@ -37,7 +37,7 @@ impl<A: Address> UnreachableSource<A> {
 pub(super) struct Sources<A> {
     /// Network of all clients and its mask, in host byte order; `None` if a router leads to other clients.
     pub clients: Option<(A, A)>,
-    /// Unreachable sources within it (without it, all), in network byte order.
+    /// Unreachable sources within `clients` (all if that is `None`), in network byte order.
     pub unreachable: Vec<UnreachableSource<A>>,
 }
 

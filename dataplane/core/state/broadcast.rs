@@ -219,7 +219,7 @@ impl Receiver {
     pub fn receive(&mut self, messages: &mut Messages) -> Option<ReadResult> {
         let word = self.lines[self.line as usize % LINES].header.load(Acquire);
         let header = Header::unpack(word);
-        // The frequent case: the line is current, open, and read up to its end.
+        // The frequent case: the line is current and open, and all its messages have been read.
         if header.lap == lap(self.line) && header.count == self.read && !header.is_closed {
             return None;
         }

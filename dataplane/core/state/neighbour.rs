@@ -60,8 +60,8 @@ const SUSPECT: u64 = 1 << 60;
 /// Flag of a port's word (at the table's end) while its link is down. The remaining bits count the changes.
 const LINK_DOWN: u64 = 1;
 
-/// Place of a host in the table: index of its key word. An entry keeps its place until it is unpinned (pinned) or
-/// replaced by another host (cached).
+/// Place of a host in the table: index of its key word. A pinned entry keeps its place until it is unpinned, a cached
+/// entry until another host replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
@@ -251,8 +251,8 @@ impl Neighbours {
         places.filter(|&at| self.key_at(at) & TAKEN != 0).map(|at| Slot(at as u32))
     }
 
-    /// Returns the pinned entry of `address` behind `port`; `None` for an unknown host or port. Both may come from
-    /// another process's state file.
+    /// Returns the pinned entry of `address` behind `port`; `None` for an unknown host or port. Both arguments may come
+    /// from another process's state file.
     #[must_use]
     pub fn find_pinned_host(&self, port: usize, address: IpAddr) -> Option<Slot> {
         if port >= self.ports {

@@ -31,7 +31,7 @@ pub const PERIOD: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Relative change of load or mix after which a choice is due at once.
 const CHANGE_MIN: f64 = 0.1;
-/// Number of standard errors by which such a change must exceed [`CHANGE_MIN`].
+/// Number of standard errors by which a change of the load or of the mean service time must exceed [`CHANGE_MIN`].
 const STANDARD_ERRORS: f64 = 3.0;
 /// First hold-down of a mispredicted policy.
 pub const HOLD_DOWN: Duration = Duration::from_secs(60);
@@ -105,7 +105,8 @@ impl Traffic {
         squares.sum::<f64>() / count
     }
 
-    /// Returns the difference to earlier traffic; `None` for a difference within [`CHANGE_MIN`] and chance.
+    /// Describes the difference to earlier traffic; `None` if that is at most [`CHANGE_MIN`] beyond chance, and the
+    /// numbers of workers and dispatchers are equal.
     fn change_since(&self, before: &Self) -> Option<String> {
         let counts = 1.0 / self.tasks + 1.0 / before.tasks;
         // Relative difference, if it exceeds the limit. `variance` is a value's squared coefficient of variation.

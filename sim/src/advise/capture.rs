@@ -1,9 +1,9 @@
 //! Tasks of a capture that `wedjat ctl tap` or `wedjat advise` recorded at a leaf.
 //!
-//! The tap is the packet recorder of a node. It records each task when it arrives and when the leaf forwards it, and
-//! each reply likewise. The first of both times counts: a task's response time is the time from its arrival to the
-//! arrival of its reply. Replies also carry the worker and the service time. From both follow the delay to the workers
-//! and their speeds. The conditions of the advice use the result.
+//! The tap is the packet recorder of a node. It records each task and each reply twice: when it arrives and when the
+//! leaf forwards it. A task's response time is the time from its arrival to the arrival of its reply. Replies also
+//! carry the worker and the service time, which determine the delay to the workers and the workers' speeds. The
+//! conditions of the advice use the result.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -75,7 +75,7 @@ impl CapturedTask {
         Some((reply.worker, f64::from(reply.service_ns)))
     }
 
-    /// Returns worker and time of the round trip without service, in nanoseconds. It includes the wait at the worker.
+    /// Returns worker and round trip time without service, in nanoseconds. The time includes the wait at the worker.
     fn trip(&self) -> Option<(u32, f64)> {
         let ((worker, service_ns), reply) = (self.service()?, self.reply?);
         // A task for a worker on the leaf's own host leaves through no port.
@@ -209,9 +209,9 @@ fn round_trip_ns(tasks: &[CapturedTask]) -> Option<f64> {
     least.get(least.len() / 2).copied()
 }
 
-/// Returns the speeds of all workers that answered, with the mean 1. `None` if each worker's mean service time is near
-/// that of all workers, within chance. Divides each service time by the mean of its class, because the workers may have
-/// got different mixes of classes.
+/// Returns the speeds of all workers that answered, with the mean 1. `None` if no worker's mean service time differs
+/// from that of all workers by more than [`DIFFERENCE_MIN`] and chance. Divides each service time by the mean of its
+/// class, because the workers may have got different mixes of classes.
 fn measured_speeds(tasks: &[CapturedTask]) -> Option<Speeds> {
     let timed = || tasks.iter().filter_map(|task| Some((task.class, task.service()?)));
     // Number and sum of the service times of each class.

@@ -78,8 +78,8 @@ impl Gaps {
 
     /// Returns the arrival process of the simulator with this variation of gaps: constant, Poisson, bursts or
     /// log-normal gaps. At equal variation, bursts have about half the dispersion of independent log-normal gaps,
-    /// because a long gap follows each burst. The dispersion decides between the two: the result is the one nearer to
-    /// the measured dispersion.
+    /// because a long gap follows each burst. Bursts need a variation of at least 3, and must be nearer to the measured
+    /// dispersion.
     #[must_use]
     pub fn process(&self) -> Arrivals {
         if self.variation < 0.01 {

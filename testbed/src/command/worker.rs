@@ -168,7 +168,8 @@ fn check_agent(name: &str, timeout: Duration) -> Result<(), AttachError> {
     }
 }
 
-/// Runs all workers, one thread each, until they end, at most for `--duration`. If one cannot attach or serve, all stop.
+/// Runs all workers, one thread each, until they end, at most for `--duration`. If one cannot attach or serve, stops
+/// all.
 fn serve_all(
     arguments: &Arguments,
     app: &AnyApp,

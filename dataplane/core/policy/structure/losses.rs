@@ -25,8 +25,8 @@ const REPLIES: u8 = 64;
 const MARGIN: f64 = 1.25;
 /// Tasks added to that product: a report may arrive at a moment with more tasks in flight than the mean.
 const MARGIN_TASKS: f64 = 0.25;
-/// Round trip assumed before the first measurement. It stays if members send only reports without replies, which are
-/// not measured.
+/// Round trip assumed before the first measurement. It stays if all reports go through [`Losses::take`], which measures
+/// none.
 const ASSUMED_TRIP_NS: u64 = 100_000;
 /// Number of initial measurements, of which the shortest one counts: the first ones include the idle time before the
 /// first task.
@@ -220,7 +220,7 @@ impl Losses {
     }
 
     /// Processes the report of a reply whose task is already counted as answered, or a report without a reply.
-    /// Returns the tasks left at the member.
+    /// Measures no round trip. Returns the tasks left at the member.
     #[inline]
     pub fn take(&mut self, report: &Report, view: &View) -> u32 {
         let state = view.of(report.member);

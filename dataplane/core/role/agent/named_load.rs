@@ -2,9 +2,9 @@
 //! *names* the worker whose id the leaf wrote into it. Here a worker is its index among all of the agent's workers.
 //!
 //! A leaf counts by the worker that it chose, although another core may serve the task. So the queue length in a reply
-//! must be that worker's. Only the dispatcher writes the number of accepted tasks, and threads add their answers, so that no
-//! count is lost. Each answer sees the arrival of its own task, and everything that earlier answers saw. Both
-//! counts may wrap around; the difference stays correct.
+//! must be that worker's. Only the dispatcher writes the number of accepted tasks, and threads atomically increment the
+//! number of answered ones, so no count is lost. Each answer sees the arrival of its own task, and everything that
+//! earlier answers saw. Both counts may wrap around; the difference stays correct.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};

@@ -57,8 +57,8 @@ pub trait Node {
     /// The system's error.
     fn pause(&mut self, paused: bool) -> Result<(), String>;
 
-    /// Returns the node's difference from its controller's desired state, and the time from which the allowed delay of the
-    /// node counts: the last change of either. Returns `None` without a controller or difference.
+    /// Returns the node's difference from its controller's desired state, and the start of the allowed delay: the last
+    /// change of either state. Returns `None` without a controller or difference.
     fn differs(&self) -> Option<(String, u64)> {
         None
     }
@@ -78,8 +78,8 @@ pub struct LocalNodeState<'a> {
     pub held: u64,
     /// Tasks among them that wait for any worker.
     pub waiting: usize,
-    /// Waiting tasks of a pool whose workers are all drained, so that no worker may take them. Only nodes with a controller
-    /// have them: nothing else drains workers.
+    /// Waiting tasks of pools whose workers are all drained, so that no worker may take them. Always 0 without a
+    /// controller: nothing else drains workers.
     pub stranded: u64,
     /// Packet buffers in use, including those in the node's ports.
     pub buffers: usize,

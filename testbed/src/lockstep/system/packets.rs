@@ -129,8 +129,8 @@ pub fn completed_by(frame: &[u8]) -> Vec<u16> {
     workers().unwrap_or_default()
 }
 
-/// Reason why a packet had no effect: it ended on its way (a row of [`WireLedger`]), or its receiver lost or refused it.
-/// The checks keep a task's last one, to explain a task without an answer.
+/// Reason why a packet had no effect: it ended on its way (a row of [`WireLedger`]), or its receiver lost or refused
+/// it. The checks keep a task's last one, to explain a task without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum PacketEnd {
