@@ -133,6 +133,11 @@ impl Policy for LearnedRates {
         self.learner.on_reply(report);
     }
 
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, rng: &mut Rng) -> usize {
+        reports.iter().for_each(|report| self.learner.on_reply(report));
+        self.ppot.reply_run(reports, view, rng)
+    }
+
     /// Begins new measurements for members that came or left, and rebuilds the table of draws.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.caller = caller;
@@ -145,11 +150,16 @@ impl Policy for LearnedRates {
         self.learner.next_benchmark()
     }
 
-    /// Advances the learner's time. After a new estimate of the rates, rebuilds the table of draws.
+    /// Advances the time. After a new estimate of the rates, rebuilds the table of draws.
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
+        self.ppot.on_tick(view, rng);
         if self.learner.on_tick(view, rng) {
             self.ppot.on_members(self.caller, view); // draws by the new rates
         }
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.ppot.round_trip_ns()
     }
 }
 

@@ -109,6 +109,14 @@ impl Policy for MostServed {
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.shortest.on_members(caller, view);
     }
+
+    fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
+        self.shortest.on_tick(view, rng);
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.shortest.round_trip_ns()
+    }
 }
 
 #[cfg(test)]

@@ -176,6 +176,8 @@ struct Link {
     replied: bool,
     /// Tasks of all cores that the signals have taken into account.
     counted: u64,
+    /// True if tasks have arrived on other cores since `repeated_ns`.
+    has_remote_tasks: bool,
     /// Time of the last message to the spine; 0 to send one at the next tick.
     last_sent_ns: u64,
     /// Time at which the leaf last repeated its state.
@@ -286,6 +288,7 @@ impl Fabric {
                     total: 0,
                     tasks: [0; 2],
                     replied: false,
+                    has_remote_tasks: false,
                     counted: self.shared.tasks.get(pool).map_or(0, |tasks| tasks.load(Relaxed)),
                     last_sent_ns: 0,
                     repeated_ns: 0,
@@ -517,6 +520,7 @@ impl Fabric {
         let arrived = self.shared.tasks[pool].load(Relaxed);
         let remote_tasks = arrived - std::mem::replace(&mut link.counted, arrived);
         link.signals.note_tasks(remote_tasks);
+        link.has_remote_tasks |= remote_tasks > 0;
         // At the link's first tick, the interval begins.
         if link.repeated_ns == 0 {
             link.repeated_ns = now_ns.max(1);
@@ -527,9 +531,8 @@ impl Fabric {
             let active = dispatcher.view().active().iter();
             let load = |&member| link.signals.load_of(dispatcher.view(), member);
             link.total = active.map(load).sum();
-            // Tasks of other cores change the load, too. If some arrived since the last tick, the next check compares
-            // the load as after a reply.
-            link.replied |= remote_tasks > 0;
+            // Tasks of other cores change the load, too. The next check compares the load as after a reply.
+            link.replied |= std::mem::take(&mut link.has_remote_tasks);
             self.has_changes |= link.replied;
             let signal = link.signals.repeat();
             queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);

@@ -537,8 +537,17 @@ mod tests {
     }
 
     /// Policies with this detection.
-    const POLICIES: [&str; 7] =
-        ["jsq", "jsq(2)", "sed", "ppot", "horus-inflight", "jbsq(64)", "cfcfs"];
+    const POLICIES: [&str; 9] = [
+        "jsq",
+        "jsq(2)",
+        "jsq-msq",
+        "sed",
+        "ppot",
+        "ppot-learned",
+        "horus-inflight",
+        "jbsq(64)",
+        "cfcfs",
+    ];
 
     // promise: scheduling.4
     #[test]
@@ -619,7 +628,7 @@ mod tests {
     #[test]
     fn constant_pauses_hide_no_lost_task() {
         // The last two also write off all tasks of a silent member.
-        for policy in &POLICIES[..5] {
+        for policy in &POLICIES[..7] {
             for pause_us in [130, 1_000, 5_000] {
                 let mut line = Line::new(policy, (1, 10));
                 let pass = |line: &mut Line, replies| {
