@@ -134,10 +134,18 @@ impl Sampler {
     }
 }
 
-/// Iterates over the ids of pool and worker of the tasks that this burst has sent.
-fn sent_tasks<B: Buf>(burst: &[B], verdicts: &[Verdict]) -> impl Iterator<Item = (u16, u16)> {
-    burst.iter().zip(verdicts).filter_map(|(packet, verdict)| {
+/// Iterates over the ids of pool and worker of the tasks that this burst has sent to workers for which `is_wanted`
+/// returns true. Parses no other packets.
+fn sent_tasks<B: Buf>(
+    burst: &[B],
+    verdicts: &[Verdict],
+    is_wanted: impl Fn(u16) -> bool,
+) -> impl Iterator<Item = (u16, u16)> {
+    burst.iter().zip(verdicts).filter_map(move |(packet, verdict)| {
         let Verdict::Forward { worker, .. } = *verdict else { return None };
+        if !is_wanted(worker) {
+            return None;
+        }
         let summary = PacketSummary::in_frame(packet.bytes());
         let task = summary.header().filter(|header| header.code == Code::NewTask)?;
         Some((task.pool, worker))
@@ -147,7 +155,7 @@ fn sent_tasks<B: Buf>(burst: &[B], verdicts: &[Verdict]) -> impl Iterator<Item =
 impl Watch {
     /// Starts to watch the worker to which the burst has sent its first task, if there is one.
     fn start<B: Buf>(stages: &Stages, now: u64, burst: &[B], verdicts: &[Verdict]) -> Option<Self> {
-        let (pool_id, worker) = sent_tasks(burst, verdicts).next()?;
+        let (pool_id, worker) = sent_tasks(burst, verdicts, |_| true).next()?;
         let pool = stages.network().pool(pool_id)?;
         let leaf = || stages.network().leaf(worker, Some(pool)).ok();
         let place = stages.network().worker(worker).or_else(leaf)?;
@@ -182,10 +190,10 @@ impl Watch {
             let age_ns = timing.to_ns(now.saturating_sub(reported));
             // A leaf has one id in all pools of its spine.
             let network = node.stages.network();
-            let tasks = sent_tasks(burst, verdicts).filter(|&(pool, worker)| {
-                worker == self.worker && network.pool(pool) == Some(self.pool)
-            });
-            tasks.for_each(|_| dispatcher.view().note_report_age(age_ns));
+            let tasks = sent_tasks(burst, verdicts, |worker| worker == self.worker);
+            tasks
+                .filter(|&(pool, _)| network.pool(pool) == Some(self.pool))
+                .for_each(|_| dispatcher.view().note_report_age(age_ns));
         }
         true
     }
