@@ -8,8 +8,8 @@
 //! A [`LeadingRun`] has the number of packets in the run and a bit for each reply among them. [`Fields`] has the values
 //! read from these packets, and a [`BurstMask`] is a set of indices in the burst.
 //!
-//! The *vector* code recognises packets with AVX2. The *scalar* code does the same without vectors, on other machines
-//! and as the reference in tests. It also recognises a packet that is longer than its datagram.
+//! The *vector* code recognises packets with AVX-512 or AVX2. The *scalar* code does the same without vectors, on
+//! other machines and as the reference in tests. It also recognises a packet that is longer than its datagram.
 //!
 //! A single loop over all steps was tried first. It spilled most of its values to the stack.
 //! docs/explanation/performance.md has the gain of each part.
@@ -27,6 +27,8 @@ use arrayvec::ArrayVec;
 
 use run::{BurstMask, Fields, LeadingRun};
 use template::{CodeByte, CommonPackets, IP, Layout, Template};
+#[cfg(target_arch = "x86_64")]
+use vector::Vectors;
 
 use super::auth::{self, ReplyAuthenticator};
 use super::network::{Family, Network, Target};
@@ -130,7 +132,7 @@ impl FastPath for u32 {
         &stages.fast.0
     }
 
-    /// The vector code returns `None` without AVX2 and after a wrong checksum; the scalar code then finds the packet.
+    /// The vector code returns `None` after a wrong checksum; the scalar code then finds the packet.
     /// The template and the list of unreachable sources complement each other. Without a router to further clients, the
     /// template admits only sources in the port's network, and the list has only ranges that overlap it.
     #[inline(always)]
@@ -142,7 +144,8 @@ impl FastPath for u32 {
         fields: &mut Fields,
     ) -> LeadingRun {
         #[cfg(target_arch = "x86_64")]
-        let run = vector::recognise(template, packets, fields);
+        let run = Vectors::best()
+            .and_then(|vectors| vector::recognise(vectors, template, packets, fields));
         #[cfg(not(target_arch = "x86_64"))]
         let run = None;
         let mut run = run.unwrap_or_else(|| recognise_scalar(template, packets, fields));
@@ -181,8 +184,8 @@ fn recognise_scalar<B: Buf>(
 #[inline(always)]
 fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource<u32>]) -> u32 {
     #[cfg(target_arch = "x86_64")]
-    if let Some(found) = vector::match_unreachable(addresses, unreachable) {
-        return found;
+    if let Some(vectors) = Vectors::best() {
+        return vector::match_unreachable(vectors, addresses, unreachable);
     }
     match_unreachable_scalar(addresses, unreachable)
 }
@@ -217,7 +220,9 @@ impl FastPath for u128 {
     ) -> LeadingRun {
         #[cfg(target_arch = "x86_64")]
         if sources.unreachable.len() <= UNREACHABLE_MAX
-            && let Some(run) = vector::recognise_v6(template, &sources.unreachable, packets, fields)
+            && let Some(vectors) = Vectors::best()
+            && let Some(run) =
+                vector::recognise_v6(vectors, template, &sources.unreachable, packets, fields)
         {
             return run;
         }

@@ -1,6 +1,6 @@
 //! Patterns of fast-path packets: the common task and the common reply, whole in one packet, without IP
 //! options, extension headers and a reason to refuse them. They are recognised at fixed offsets, by comparing
-//! words under a mask. This file has the patterns and the scalar comparison; `vector` compares with AVX2.
+//! words under a mask. This file has the patterns and the scalar comparison; `vector` compares with vectors.
 
 use std::fmt;
 

@@ -478,19 +478,19 @@ fn process(
     verdicts.iter().map(same).zip(packets).collect()
 }
 
-/// Returns true if the machine has AVX2. If not, reports it once. Writes straight to standard error, because the
-/// test harness hides the captured output of a passing test.
+/// Returns all vectors that the machine has. Reports the missing ones once. Writes straight to standard error, because
+/// the test harness hides the captured output of a passing test.
 #[cfg(target_arch = "x86_64")]
-pub fn has_vectors() -> bool {
+pub fn all_vectors() -> impl Iterator<Item = Vectors> {
     static NOTED: std::sync::Once = std::sync::Once::new();
-    let has = is_x86_feature_detected!("avx2");
-    if !has {
-        let skipped = "SKIPPED: this machine has no AVX2, so vectors are not compared with words";
-        NOTED.call_once(|| {
-            _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{skipped}\n").as_bytes())
-        });
-    }
-    has
+    let all = [("AVX2", Vectors::avx2()), ("AVX-512", Vectors::avx512())];
+    NOTED.call_once(|| {
+        for (name, _) in all.iter().filter(|(_, vectors)| vectors.is_none()) {
+            let skipped = format!("SKIPPED: this machine has no {name} to compare with words\n");
+            _ = std::io::Write::write_all(&mut std::io::stderr(), skipped.as_bytes());
+        }
+    });
+    all.into_iter().filter_map(|(_, vectors)| vectors)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -528,15 +528,18 @@ proptest! {
             number(IP + 2) == ipv4::LEN + number(UDP + 4)
         };
         let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
-        let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
+        let mut of_words = Fields::new();
         let words = recognise_scalar(&template, &burst[..exact], &mut of_words);
-        let vectors = vector::recognise(&template, &burst[..exact], &mut of_vectors);
-        // With AVX2, `None` means a wrong checksum. The scalar run then ends early.
-        prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
-        if let Some(vectors) = vectors {
-            prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
-            prop_assert_eq!(of_vectors.tasks, of_words.tasks);
-            prop_assert_eq!(of_vectors.sources, of_words.sources);
+        for vectors in all_vectors() {
+            let mut fields = Fields::new();
+            let run = vector::recognise(vectors, &template, &burst[..exact], &mut fields);
+            // `None` means a wrong checksum. The scalar run then ends early.
+            prop_assert!(run.is_some() || (words.len as usize) < exact);
+            if let Some(run) = run {
+                prop_assert_eq!((run.len, run.replies), (words.len, words.replies));
+                prop_assert_eq!(fields.tasks, of_words.tasks);
+                prop_assert_eq!(fields.sources, of_words.sources);
+            }
         }
     }
 }
@@ -600,9 +603,9 @@ fn vectors_compare_sources_as_scalars_do() {
         std::array::from_fn(|at| TASK_SOURCES.get(at).map_or(at as u32, |one| one.to_be()));
     let expected = match_unreachable_scalar(&addresses, &unreachable);
     assert!(expected != 0 && expected != u32::MAX);
-    assert!(
-        vector::match_unreachable(&addresses, &unreachable).is_none_or(|found| found == expected)
-    );
+    for vectors in all_vectors() {
+        assert_eq!(vector::match_unreachable(vectors, &addresses, &unreachable), expected);
+    }
 }
 
 // promise: trust.2
@@ -748,8 +751,9 @@ fn bounds_hold_in_each_path() {
         let recognised = recognise_scalar(&template, &burst, &mut Fields::new()).len;
         assert_eq!(recognised == 1, passes, "{at}: {bytes:?}");
         #[cfg(target_arch = "x86_64")]
-        if let Some(run) = vector::recognise(&template, &burst, &mut Fields::new()) {
-            assert_eq!(run.len, recognised, "{at}: {bytes:?}");
+        for vectors in all_vectors() {
+            let run = vector::recognise(vectors, &template, &burst, &mut Fields::new());
+            assert!(run.is_none_or(|run| run.len == recognised), "{at}: {bytes:?}");
         }
         drop(burst);
         assert_decided_equally(&mut stages(), &mut stages(), &pool, &frame).unwrap();

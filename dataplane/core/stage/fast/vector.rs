@@ -1,8 +1,9 @@
-//! Recognises packets like [`Template::recognise`], with vectors of 32 bytes if the machine has them.
+//! Recognises packets like [`Template::recognise`], with vectors of 64 bytes (AVX-512) or 32 bytes (AVX2), if the
+//! machine has them.
 //!
-//! Half a vector holds the Ethernet header. One more (IPv4) or two more (IPv6) hold everything else to compare, the
-//! whole IPv4 header for its checksum, and the first bytes that the UDP checksum covers. The sums are checked once per
-//! burst, all together.
+//! Half a vector of 32 bytes holds the Ethernet header. One more (IPv4) or two more (IPv6) hold everything else to
+//! compare. The vectors behind the Ethernet header also hold the first bytes for the checksums. A vector of 64 bytes
+//! holds the whole rest of a short packet. The sums are checked once per burst, all together.
 //!
 //! The code adds words in memory order, in one's complement (see
 //! [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The instruction that multiplies and adds words
@@ -25,8 +26,10 @@ use crate::stage::unreachable::UnreachableSource;
 use crate::wire::address::Address;
 use crate::wire::{ipv4, ipv6, udp};
 
-/// Number of bytes in a vector.
+/// Number of bytes in a vector with AVX2.
 const VECTOR: usize = 32;
+/// Number of bytes in a vector with AVX-512.
+const WIDE: usize = 64;
 /// Sum of a header or datagram with a right checksum.
 const GOOD: u32 = 0xFFFF;
 
@@ -64,6 +67,32 @@ const CORRECTIONS: [[u32; 2]; 2] = [
 const CORRECTIONS_V6: [u32; 2] =
     [correction(&[SECOND_V6, THIRD_V6, LAST[0]]), correction(&[SECOND_V6, THIRD_V6, LAST[1]])];
 
+/// Weight of each word of a vector of 64 bytes behind the Ethernet header, in the sum of the datagram and its pseudo
+/// header.
+const WIDE_DATAGRAM: [i16; WIDE / 2] = wide(&DATAGRAM);
+/// Same, of a datagram over IPv6.
+const WIDE_V6: [i16; WIDE / 2] = wide(&SECOND_V6);
+/// Corrections of the sums of an IPv4 header and its datagram.
+const WIDE_CORRECTIONS: [u32; 2] = [weight(&HEADER) << 15, wide_correction(&WIDE_DATAGRAM)];
+
+/// Returns these weights, and weight 1 for all further words of a vector of 64 bytes.
+const fn wide(first: &[i16; VECTOR / 2]) -> [i16; WIDE / 2] {
+    let (mut weights, mut at) = ([1; WIDE / 2], 0);
+    while at < first.len() {
+        weights[at] = first[at];
+        at += 1;
+    }
+    weights
+}
+
+/// Returns the correction of a datagram's sum whose first vector of 64 bytes has these weights.
+const fn wide_correction(weights: &[i16; WIDE / 2]) -> u32 {
+    (weight(weights) << 15) + PROTOCOL
+}
+
+/// Protocol of the pseudo header, in memory order.
+const PROTOCOL: u32 = (ipv4::UDP as u32) * 0x100;
+
 /// Returns the correction of a datagram's sum of words with these weights: 2^15 for each word, and the protocol of the
 /// pseudo header in memory order.
 const fn correction(weights: &[[i16; 16]]) -> u32 {
@@ -72,12 +101,12 @@ const fn correction(weights: &[[i16; 16]]) -> u32 {
         sum += weight(&weights[at]);
         at += 1;
     }
-    (sum << 15) + (ipv4::UDP as u32) * 0x100
+    (sum << 15) + PROTOCOL
 }
 const _: () = assert!(ipv4::UDP == ipv6::UDP);
 
 /// Returns the sum of the weights.
-const fn weight(words: &[i16; 16]) -> u32 {
+const fn weight(words: &[i16]) -> u32 {
     let (mut sum, mut at) = (0, 0);
     while at < words.len() {
         sum += words[at] as u32;
@@ -98,87 +127,136 @@ const MASKS: [u8; 2 * VECTOR] = {
     masks
 };
 
-/// Returns the run of matching packets at the front, like [`Template::recognise`] packet by packet. A packet longer
-/// than its datagram also ends the run. Returns `None` if a checksum in the run is wrong, or the machine has no AVX2.
-/// The scalar code then finds the run. Does not check for unreachable sources: the caller checks all of
-/// `fields.sources`.
-#[inline(always)]
-pub fn recognise<B: Buf>(
-    template: &Template<u32>,
-    packets: &[B],
-    fields: &mut Fields,
-) -> Option<LeadingRun> {
-    if !is_x86_feature_detected!("avx2") {
-        return None;
-    }
-    // SAFETY: the machine has the required instructions.
-    unsafe { recognise_avx2(template, packets, fields) }
+/// Vector instructions that this machine has: a value exists only where the instructions do.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors(Width);
+
+/// Width of vectors.
+#[derive(Clone, Copy, Debug)]
+enum Width {
+    /// AVX2: 32 bytes.
+    V256,
+    /// AVX-512: 64 bytes.
+    V512,
 }
 
-/// Does the work of [`recognise`].
-#[target_feature(enable = "avx2")]
-fn recognise_avx2<B: Buf>(
+impl Vectors {
+    /// Returns the widest vectors of this machine that save time; `None` without AVX2.
+    #[inline(always)]
+    pub fn best() -> Option<Self> {
+        // CPUs with AVX-512 but without this extension (before Ice Lake and Zen 4) lower their clock for vectors of 64
+        // bytes.
+        let wide = || is_x86_feature_detected!("avx512vbmi2").then(Self::avx512).flatten();
+        wide().or_else(Self::avx2)
+    }
+
+    /// Returns vectors of 32 bytes; `None` without AVX2.
+    #[inline(always)]
+    pub fn avx2() -> Option<Self> {
+        is_x86_feature_detected!("avx2").then_some(Self(Width::V256))
+    }
+
+    /// Returns vectors of 64 bytes; `None` without AVX-512.
+    #[inline(always)]
+    pub fn avx512() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl");
+        has.then_some(Self(Width::V512))
+    }
+}
+
+/// Returns the run of matching packets at the front, like [`Template::recognise`] packet by packet. A packet longer
+/// than its datagram also ends the run. Returns `None` if a checksum in the run is wrong. The scalar code then finds
+/// the run. Does not check for unreachable sources: the caller checks all of `fields.sources`.
+#[inline(always)]
+pub fn recognise<B: Buf>(
+    vectors: Vectors,
     template: &Template<u32>,
     packets: &[B],
     fields: &mut Fields,
 ) -> Option<LeadingRun> {
-    let mut sums = [[GOOD; 2]; BURST];
-    let run = LeadingRun::of::<u32, B>(packets, fields, |index, packet, frame, fields| {
-        if frame.len() < u32::HEAD {
-            return None;
+    // SAFETY: the machine has these vectors.
+    unsafe {
+        match vectors.0 {
+            Width::V256 => recognise_avx2(template, packets, fields),
+            Width::V512 => recognise_avx512(template, packets, fields),
         }
-        let head = &frame[..u32::HEAD];
-        let (code, end) = matching(template, head, frame.len())?;
-        if !packet.checksums_verified() {
-            take_sums(head, &frame[..end], &mut sums[index]);
-        }
-        fields.sources[index % BURST] = source(head);
-        Some(code)
-    });
-    are_good(&sums).then_some(run)
+    }
 }
 
 /// Like [`recognise`], over IPv6. Compares the source of each task with the list: a task from an unreachable source
 /// does not match.
 #[inline(always)]
 pub fn recognise_v6<B: Buf>(
+    vectors: Vectors,
     template: &Template<u128>,
     unreachable: &[UnreachableSource<u128>],
     packets: &[B],
     fields: &mut Fields,
 ) -> Option<LeadingRun> {
-    if !is_x86_feature_detected!("avx2") {
-        return None;
+    // SAFETY: the machine has these vectors.
+    unsafe {
+        match vectors.0 {
+            Width::V256 => recognise_v6_avx2(template, unreachable, packets, fields),
+            Width::V512 => recognise_v6_avx512(template, unreachable, packets, fields),
+        }
     }
-    // SAFETY: the machine has the required instructions.
-    unsafe { recognise_avx2_v6(template, unreachable, packets, fields) }
 }
 
-/// Does the work of [`recognise_v6`].
-#[target_feature(enable = "avx2")]
-fn recognise_avx2_v6<B: Buf>(
-    template: &Template<u128>,
-    unreachable: &[UnreachableSource<u128>],
-    packets: &[B],
-    fields: &mut Fields,
-) -> Option<LeadingRun> {
-    let mut sums = [[GOOD]; BURST];
-    let run = LeadingRun::of::<u128, B>(packets, fields, |index, packet, frame, _| {
-        if frame.len() < u128::HEAD {
-            return None;
+/// Defines the functions that do the work of [`recognise`] and [`recognise_v6`] with these instructions. The last two
+/// arguments sum the checksums.
+macro_rules! recognisers {
+    ($features:literal, $v4:ident, $v6:ident, $take_sums:ident, $sum_v6:ident) => {
+        #[target_feature(enable = $features)]
+        fn $v4<B: Buf>(
+            template: &Template<u32>,
+            packets: &[B],
+            fields: &mut Fields,
+        ) -> Option<LeadingRun> {
+            let mut sums = [[GOOD; 2]; BURST];
+            let run = LeadingRun::of::<u32, B>(packets, fields, |index, packet, frame, fields| {
+                let head = frame.first_chunk::<{ u32::HEAD }>()?;
+                let (code, end) = matching(template, head, frame.len())?;
+                if !packet.checksums_verified() {
+                    $take_sums(head, &frame[..end], &mut sums[index]);
+                }
+                fields.sources[index % BURST] = source(head);
+                Some(code)
+            });
+            are_good(&sums).then_some(run)
         }
-        let head = &frame[..u128::HEAD];
-        let (code, end) = matching(template, head, frame.len())?;
-        if !code.is_reply() && is_listed(head, unreachable) {
-            return None;
+
+        #[target_feature(enable = $features)]
+        fn $v6<B: Buf>(
+            template: &Template<u128>,
+            unreachable: &[UnreachableSource<u128>],
+            packets: &[B],
+            fields: &mut Fields,
+        ) -> Option<LeadingRun> {
+            let mut sums = [[GOOD]; BURST];
+            let run = LeadingRun::of::<u128, B>(packets, fields, |index, packet, frame, _| {
+                let head = frame.first_chunk::<{ u128::HEAD }>()?;
+                let (code, end) = matching(template, head, frame.len())?;
+                if !code.is_reply() && is_listed(head, unreachable) {
+                    return None;
+                }
+                if !packet.udp_checksum_verified() {
+                    sums[index] = [$sum_v6(head, &frame[..end])];
+                }
+                Some(code)
+            });
+            are_good(&sums).then_some(run)
         }
-        if !packet.udp_checksum_verified() {
-            sums[index] = [sum_v6(head, &frame[..end])];
-        }
-        Some(code)
-    });
-    are_good(&sums).then_some(run)
+    };
 }
+
+recognisers!("avx2", recognise_avx2, recognise_v6_avx2, take_sums, sum_v6);
+recognisers!(
+    "avx512bw,avx512vl",
+    recognise_avx512,
+    recognise_v6_avx512,
+    take_wide_sums,
+    wide_sum_v6
+);
 
 /// Returns the code of a frame that matches its pattern, and the end of its datagram. The datagram must end with the IP
 /// packet. Does not check the checksums.
@@ -246,21 +324,43 @@ fn source(head: &[u8]) -> u32 {
     u32::from_ne_bytes(source)
 }
 
-/// Returns one bit for each address (in memory order), set if no reply reaches it; `None` if the machine has
-/// no such vectors.
+/// Returns one bit for each address (in memory order), set if no reply reaches it.
 #[inline(always)]
 pub fn match_unreachable(
+    vectors: Vectors,
     addresses: &[u32; BURST],
     unreachable: &[UnreachableSource<u32>],
-) -> Option<u32> {
-    if !is_x86_feature_detected!("avx2") {
-        return None;
+) -> u32 {
+    // SAFETY: the machine has these vectors.
+    unsafe {
+        match vectors.0 {
+            Width::V256 => match_unreachable_avx2(addresses, unreachable),
+            Width::V512 => match_unreachable_avx512(addresses, unreachable),
+        }
     }
-    // SAFETY: the machine has the required instructions.
-    Some(unsafe { match_unreachable_avx2(addresses, unreachable) })
 }
 
-/// Does the work of [`match_unreachable`].
+/// Does the work of [`match_unreachable`] with AVX-512.
+#[target_feature(enable = "avx512f")]
+fn match_unreachable_avx512(
+    addresses: &[u32; BURST],
+    unreachable: &[UnreachableSource<u32>],
+) -> u32 {
+    // SAFETY: the load reads only addresses of the array, and needs no alignment.
+    let load = |at: usize| unsafe { _mm512_loadu_si512(addresses.as_ptr().add(16 * at).cast()) };
+    let sources: [_; BURST / 16] = [load(0), load(1)];
+    let mut found = 0;
+    for source in unreachable {
+        let network = _mm512_set1_epi32(source.network.cast_signed());
+        let mask = _mm512_set1_epi32(source.mask.cast_signed());
+        let [low, high] = sources
+            .map(|sixteen| _mm512_testn_epi32_mask(_mm512_xor_si512(sixteen, network), mask));
+        found |= u32::from(low) | u32::from(high) << 16;
+    }
+    found
+}
+
+/// Does the work of [`match_unreachable`] with AVX2.
 #[target_feature(enable = "avx2")]
 fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource<u32>]) -> u32 {
     // SAFETY: the load reads only addresses of the array, and needs no alignment.
@@ -305,13 +405,33 @@ fn take_sums(head: &[u8], frame: &[u8], sums: &mut [u32; 2]) {
     let datagram = _mm256_madd_epi16(second, load_words(&DATAGRAM));
     let odd = frame.len() % 2;
     let datagram = add_rest(datagram, frame, BODY);
-    // Adds the eight partial sums of each vector, in three steps, to two totals side by side.
+    sum_pairs(header, datagram, &CORRECTIONS[odd], sums);
+    if number(head, <u32 as Address>::UDP + 6) == 0 {
+        sums[1] = GOOD; // it has no checksum
+    }
+}
+
+/// Writes the two corrected totals of the eight partial sums of each vector.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sum_pairs(header: __m256i, datagram: __m256i, corrections: &[u32; 2], sums: &mut [u32; 2]) {
+    // Three steps add the partial sums, to two totals side by side.
     let pairs = _mm256_hadd_epi32(header, datagram);
     let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
     let quarters = _mm_add_epi32(halves.0, halves.1);
-    let totals = _mm_add_epi32(_mm_hadd_epi32(quarters, quarters), load_sums(&CORRECTIONS[odd]));
+    let totals = _mm_add_epi32(_mm_hadd_epi32(quarters, quarters), load_sums(corrections));
     // SAFETY: the store writes exactly the two sums, and needs no alignment.
     unsafe { _mm_storel_epi64((&raw mut *sums).cast(), totals) };
+}
+
+/// Same as [`take_sums`], with vectors of 64 bytes.
+#[target_feature(enable = "avx512bw,avx512vl")]
+#[inline]
+fn take_wide_sums(head: &[u8], frame: &[u8], sums: &mut [u32; 2]) {
+    let words = load_rest(frame, IP);
+    let header = _mm256_madd_epi16(_mm512_castsi512_si256(words), load_words(&HEADER));
+    let datagram = sum_wide(words, &WIDE_DATAGRAM, frame);
+    sum_pairs(header, datagram, &WIDE_CORRECTIONS, sums);
     if number(head, <u32 as Address>::UDP + 6) == 0 {
         sums[1] = GOOD; // it has no checksum
     }
@@ -324,12 +444,57 @@ fn sum_v6(head: &[u8], frame: &[u8]) -> u32 {
     let second = _mm256_madd_epi16(inverted(load(head, IP)), load_words(&SECOND_V6));
     let third = _mm256_madd_epi16(inverted(load(head, THIRD)), load_words(&THIRD_V6));
     let sums = add_rest(_mm256_add_epi32(second, third), frame, BODY_V6);
-    // Adds the eight partial sums.
+    total(sums).wrapping_add(CORRECTIONS_V6[frame.len() % 2])
+}
+
+/// Same as [`sum_v6`], with vectors of 64 bytes.
+#[target_feature(enable = "avx512bw,avx512vl")]
+#[inline]
+fn wide_sum_v6(_: &[u8], frame: &[u8]) -> u32 {
+    let sums = sum_wide(load_rest(frame, IP), &WIDE_V6, frame);
+    total(sums).wrapping_add(wide_correction(&WIDE_V6))
+}
+
+/// Returns the total of eight partial sums.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn total(sums: __m256i) -> u32 {
     let halves = (_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
     let quarters = _mm_add_epi32(halves.0, halves.1);
     let eighths = _mm_hadd_epi32(quarters, quarters);
-    let total = _mm_cvtsi128_si32(_mm_hadd_epi32(eighths, eighths)).cast_unsigned();
-    total.wrapping_add(CORRECTIONS_V6[frame.len() % 2])
+    _mm_cvtsi128_si32(_mm_hadd_epi32(eighths, eighths)).cast_unsigned()
+}
+
+/// Returns eight partial sums of a datagram at the end of a frame: of its first vector `words`, at [`IP`], with these
+/// weights, and of all words behind it. The sum still lacks the correction for the first vector.
+#[target_feature(enable = "avx512bw,avx512vl")]
+#[inline]
+fn sum_wide(words: __m512i, weights: &[i16; WIDE / 2], frame: &[u8]) -> __m256i {
+    // SAFETY: the load reads exactly the weights, and needs no alignment.
+    let weights = unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) };
+    let mut sum = _mm512_madd_epi16(words, weights);
+    let mut done = IP + WIDE;
+    while done < frame.len() {
+        let words = _mm512_madd_epi16(load_rest(frame, done), _mm512_set1_epi16(1));
+        // Corrected at once, for two words each.
+        sum = _mm512_add_epi32(sum, _mm512_add_epi32(words, _mm512_set1_epi32(1 << 16)));
+        done += WIDE;
+    }
+    _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum))
+}
+
+/// Loads a vector of words from an offset of a frame, as signed words, each 2^15 less. Bytes behind the frame are 0.
+///
+/// # Panics
+/// If the frame ends before the offset.
+#[target_feature(enable = "avx512bw,avx512vl")]
+#[inline]
+fn load_rest(frame: &[u8], at: usize) -> __m512i {
+    let rest = &frame[at..];
+    let mask = u64::MAX.checked_shr((WIDE - rest.len().min(WIDE)) as u32).unwrap_or(0);
+    // SAFETY: the load reads only bytes of the frame, and needs no alignment.
+    let words = unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) };
+    _mm512_xor_si512(words, _mm512_set1_epi16(i16::MIN))
 }
 
 /// Adds the bytes behind the first `done` bytes of a frame to a sum. The frame ends with its datagram. The
