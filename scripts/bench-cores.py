@@ -171,7 +171,9 @@ def run_testpmd(options, mode, traces, cores):
 
 
 def measure(options, folder):
-    """Returns a rate per round for each variant (name, workers, cores): packets a second in the least disturbed slices."""
+    """Returns two values for each variant (name, workers, cores): a rate per round, in packets a second in the least
+    disturbed slices, and the rates of csum on as many cores. On several cores csum runs again after each variant: the clock
+    of a machine with several busy CPUs may change for minutes."""
     traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
     direct_traces = write_traces(folder, options.workers[0], direct=True)
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
@@ -179,6 +181,8 @@ def measure(options, folder):
     variants += [(f"{policy}, direct", options.workers[0], cores) for policy in options.direct for cores in CORES]
     variants += [(policy, workers, cores) for workers in options.workers for policy in options.policies for cores in CORES]
     samples = {variant: [] for variant in variants}
+    references = {variant: [] for variant in variants}
+    ceiling = MODES[0]
     for number in range(options.rounds):
         for name, workers, cores in variants:
             bench.progress(f"round {number + 1} of {options.rounds}: {name}, {workers} workers, {cores} cores")
@@ -192,21 +196,30 @@ def measure(options, folder):
             else:
                 rates = run_leaf(options, folder, traces[workers], name, workers, cores)
             samples[name, workers, cores].append(bench.least_disturbed(rates))
+            if name != ceiling and cores > min(CORES):
+                rates = run_testpmd(options, ceiling, traces[options.workers[0]], cores)
+                references[name, workers, cores].append(bench.least_disturbed(rates))
+            else:
+                references[name, workers, cores].append(samples[ceiling, options.workers[0], cores][-1])
     bench.progress("")
-    return samples
+    return samples, references
 
 
-def rows(options, samples):
+def rows(options, samples, references):
     """Returns a row for each mode and policy. Rates and ratios are medians of the rounds."""
     least, most = CORES
 
     def ratio(calculate):
-        """Returns the median of `calculate` over the rounds. Its argument has a round's rate of each variant."""
+        """Returns the median of `calculate` over the rounds. Its arguments have a round's rates of each variant, and of csum."""
+        in_round = lambda rates, number: {variant: values[number] for variant, values in rates.items()}
         return statistics.median(
-            calculate({variant: values[number] for variant, values in samples.items()}) for number in range(options.rounds)
+            calculate(in_round(samples, number), in_round(references, number)) for number in range(options.rounds)
         )
 
-    ceiling = ("csum", options.workers[0])
+    def scaling_of_csum(pps, csum, key):
+        """Returns how `key` scales relative to csum."""
+        return pps[*key, most] / csum[*key, most] / (pps[*key, least] / csum[*key, least])
+
     subjects = [(mode, options.workers[0]) for mode in MODES]
     subjects += [(f"{policy}, tasks", options.workers[0]) for policy in options.tasks]
     subjects += [(f"{policy}, direct", options.workers[0]) for policy in options.direct]
@@ -216,11 +229,9 @@ def rows(options, samples):
             "name": name,
             "workers": workers,
             "mpps": [statistics.median(samples[name, workers, cores]) / 1e6 for cores in CORES],
-            "of_csum": ratio(lambda pps, key=(name, workers): pps[*key, least] / pps[*ceiling, least]),
-            "scaling": ratio(lambda pps, key=(name, workers): pps[*key, most] / pps[*key, least]),
-            "scaling_of_csum": ratio(
-                lambda pps, key=(name, workers): pps[*key, most] / pps[*key, least] * pps[*ceiling, least] / pps[*ceiling, most]
-            ),
+            "of_csum": ratio(lambda pps, csum, key=(name, workers): pps[*key, least] / csum[*key, least]),
+            "scaling": ratio(lambda pps, _, key=(name, workers): pps[*key, most] / pps[*key, least]),
+            "scaling_of_csum": ratio(lambda pps, csum, key=(name, workers): scaling_of_csum(pps, csum, key)),
         }
         for name, workers in subjects
     ]
@@ -269,13 +280,16 @@ def main():
     if len(os.sched_getaffinity(0)) < max(CORES):
         sys.exit(f"found {len(os.sched_getaffinity(0))} CPU; the comparison needs {max(CORES)}")
     with tempfile.TemporaryDirectory() as folder, bench.hugepages(not options.no_huge) as options.hugepages:
-        samples = measure(options, folder)
-    table = rows(options, samples)
+        samples, references = measure(options, folder)
+    table = rows(options, samples, references)
     ratios = direct_ratios(options, samples)
     show(options, table, ratios)
     os.makedirs(options.out, exist_ok=True)
     path = os.path.join(options.out, "bench-cores.json")
-    pps = [{"name": name, "workers": workers, "cores": cores, "pps": values} for (name, workers, cores), values in samples.items()]
+    pps = [
+        {"name": name, "workers": workers, "cores": cores, "pps": values, "csum_pps": references[name, workers, cores]}
+        for (name, workers, cores), values in samples.items()
+    ]
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"manifest": bench.manifest(options), "pps": pps, "rows": table, "direct": ratios}, file, indent=2)
     print(f"\nwritten to {path}")
