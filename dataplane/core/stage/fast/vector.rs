@@ -327,40 +327,15 @@ fn source(head: &[u8]) -> u32 {
 /// Returns one bit for each address (in memory order), set if no reply reaches it.
 #[inline(always)]
 pub fn match_unreachable(
-    vectors: Vectors,
+    _: Vectors,
     addresses: &[u32; BURST],
     unreachable: &[UnreachableSource<u32>],
 ) -> u32 {
-    // SAFETY: the machine has these vectors.
-    unsafe {
-        match vectors.0 {
-            Width::V256 => match_unreachable_avx2(addresses, unreachable),
-            Width::V512 => match_unreachable_avx512(addresses, unreachable),
-        }
-    }
+    // SAFETY: a machine with any of the vectors has AVX2.
+    unsafe { match_unreachable_avx2(addresses, unreachable) }
 }
 
-/// Does the work of [`match_unreachable`] with AVX-512.
-#[target_feature(enable = "avx512f")]
-fn match_unreachable_avx512(
-    addresses: &[u32; BURST],
-    unreachable: &[UnreachableSource<u32>],
-) -> u32 {
-    // SAFETY: the load reads only addresses of the array, and needs no alignment.
-    let load = |at: usize| unsafe { _mm512_loadu_si512(addresses.as_ptr().add(16 * at).cast()) };
-    let sources: [_; BURST / 16] = [load(0), load(1)];
-    let mut found = 0;
-    for source in unreachable {
-        let network = _mm512_set1_epi32(source.network.cast_signed());
-        let mask = _mm512_set1_epi32(source.mask.cast_signed());
-        let [low, high] = sources
-            .map(|sixteen| _mm512_testn_epi32_mask(_mm512_xor_si512(sixteen, network), mask));
-        found |= u32::from(low) | u32::from(high) << 16;
-    }
-    found
-}
-
-/// Does the work of [`match_unreachable`] with AVX2.
+/// Does the work of [`match_unreachable`].
 #[target_feature(enable = "avx2")]
 fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource<u32>]) -> u32 {
     // SAFETY: the load reads only addresses of the array, and needs no alignment.
