@@ -62,10 +62,14 @@ use crate::wire::task::{Extension, Header};
 
 /// Maximum number of packets per poll of a core that is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
-/// Bounds on the number of packets between two exchanges of an overloaded core: about 50 and 200 us. Comparing members
+/// Bounds on the number of packets between two exchanges of an overloaded core: about 50 and 500 us. Comparing members
 /// and moving cache lines then costs little of its time, and response times stay nearly the same
 /// (docs/explanation/consistency.md).
-const EXCHANGE_PACKETS: (usize, usize) = (32 * BURST, 128 * BURST);
+const EXCHANGE_PACKETS: (usize, usize) = (32 * BURST, 512 * BURST);
+/// Number of packets for each member between two exchanges of an overloaded core, within these bounds.
+const EXCHANGE_MEMBER_PACKETS: usize = 16;
+/// Maximum number of ticks (100 us each) between two exchanges of an overloaded core, which may be slow.
+const EXCHANGE_TICKS: u32 = 5;
 
 /// Task in a pool's central queue: the first of its lane, or one that the caller appends to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +233,8 @@ pub struct Stages {
     unexchanged: usize,
     /// Value of `unexchanged` at which an overloaded core makes its next exchange.
     exchange_at: usize,
+    /// Number of ticks until an overloaded core's next exchange, if it receives fewer packets.
+    exchange_ticks: u32,
     /// True if the policy of some pool needed the number of waiting tasks on each core at the last exchange. If
     /// false, an overloaded core need not look at all pools in each poll.
     shares_backlog: bool,
@@ -285,6 +291,7 @@ impl Stages {
             burst_ns: 0,
             unexchanged: 0,
             exchange_at: 0,
+            exchange_ticks: 0,
             shares_backlog: false,
             unknown_workers: None,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
@@ -479,7 +486,9 @@ impl Stages {
         self.shares_backlog = self.dispatchers.iter().any(Dispatcher::shares_backlog);
         // An exchange compares each member, so large pools make fewer.
         let members: usize = self.dispatchers.iter().map(|pool| pool.view().members()).sum();
-        self.exchange_at = (4 * members).clamp(EXCHANGE_PACKETS.0, EXCHANGE_PACKETS.1);
+        let (least, most) = EXCHANGE_PACKETS;
+        self.exchange_at = (EXCHANGE_MEMBER_PACKETS * members).clamp(least, most);
+        self.exchange_ticks = EXCHANGE_TICKS;
         if let Some(fabric) = &self.fabric {
             fabric.receive_idle(&mut self.dispatchers);
         }
@@ -757,6 +766,10 @@ impl Stages {
     pub fn tick(&mut self, now: u64, now_ns: u64) {
         self.now_ms = liveness::to_ms(now_ns);
         self.learning.tick(self.now_ms);
+        self.exchange_ticks = self.exchange_ticks.saturating_sub(1);
+        if self.exchange_ticks == 0 {
+            self.exchange_at = 0; // the next poll exchanges
+        }
         // Incomplete tasks that timed out no longer count at their members.
         while let Some((pool, member)) = self.affinity.expire(now) {
             self.dispatchers[pool].write_off(member, 1);

@@ -838,3 +838,33 @@ fn port_of_another_family_takes_no_service_task() {
     };
     assert_eq!((handled(0), handled(1)), (1, 0));
 }
+
+/// An overloaded core exchanges its counts after many packets, or after some ticks.
+#[test]
+fn overloaded_core_exchanges_after_a_time() {
+    let pool = FramePool::new(BURST, 256);
+    let node = fixture_of(Side::Both, None, IpOptions::Refuse, "jsq");
+    let [mut busy, mut other] = <[_; 2]>::try_from(fixture::cores(node, 2)).ok().unwrap();
+    let receive_burst = |busy: &mut Stages| {
+        let tasks = (0..BURST as u16).map(|seq| pool.frame(&frame(task(seq, false), &[])).unwrap());
+        let mut tasks: Vec<_> = tasks.collect();
+        busy.process(0, 1, &mut tasks, &mut [Verdict::Consumed; BURST][..]);
+        busy.exchange();
+    };
+    let mut heard_tasks = || {
+        other.exchange();
+        let view = other.dispatchers[0].view();
+        view.active().iter().map(|&member| view.outstanding(member)).sum::<u32>()
+    };
+    let burst = BURST as u32;
+    receive_burst(&mut busy);
+    assert_eq!(heard_tasks(), burst, "the first burst");
+    for ticks in 1..crate::stage::EXCHANGE_TICKS {
+        busy.tick(0, u64::from(ticks));
+        receive_burst(&mut busy);
+        assert_eq!(heard_tasks(), burst, "{ticks} ticks");
+    }
+    busy.tick(0, 5);
+    receive_burst(&mut busy);
+    assert_eq!(heard_tasks(), (crate::stage::EXCHANGE_TICKS + 1) * burst);
+}
