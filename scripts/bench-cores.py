@@ -171,9 +171,9 @@ def run_testpmd(options, mode, traces, cores):
 
 
 def measure(options, folder):
-    """Returns two values for each variant (name, workers, cores): a rate per round, in packets a second in the least
-    disturbed slices, and the rates of csum on as many cores. On several cores csum runs again after each variant: the clock
-    of a machine with several busy CPUs may change for minutes."""
+    """Returns two lists for each variant (name, workers, cores), with a value per round: its rate, and that of csum on as
+    many cores, in packets a second in the least disturbed slices. On several cores csum runs again after each variant. The
+    clock of a machine with several busy CPUs may change for minutes."""
     traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
     direct_traces = write_traces(folder, options.workers[0], direct=True)
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]

@@ -226,8 +226,9 @@ struct ReplyRun<'a> {
 }
 
 impl ReplyRun<'_> {
-    /// Records a reply as the member's last activity, and measures its service time and round trip. Measures only the
-    /// longest service time of reserved members, and under a fixed bound, except for one reply in [`SAMPLE`].
+    /// Records a reply as the member's last activity, and measures its service time and round trip. Of reserved members
+    /// it measures only the longest service time. Under a fixed bound it does so, too, except for one reply in
+    /// [`SAMPLE`].
     #[inline(always)]
     fn record(&mut self, report: &Report) {
         let activity = &mut self.activity[report.member.index()];
@@ -250,7 +251,7 @@ impl ReplyRun<'_> {
         }
     }
 
-    /// Ends the run: stores the copies back.
+    /// Ends the run: stores the copies back, which stayed in registers meanwhile.
     #[inline(always)]
     fn end(self) {
         (self.bound.measured.notes, self.bound.answers) = (self.notes, self.answers);

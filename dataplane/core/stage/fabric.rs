@@ -176,8 +176,6 @@ struct Link {
     replied: bool,
     /// Tasks of all cores that the signals have taken into account.
     counted: u64,
-    /// True if tasks have arrived on other cores since `repeated_ns`.
-    has_remote_tasks: bool,
     /// Time of the last message to the spine; 0 to send one at the next tick.
     last_sent_ns: u64,
     /// Time at which the leaf last repeated its state.
@@ -288,7 +286,6 @@ impl Fabric {
                     total: 0,
                     tasks: [0; 2],
                     replied: false,
-                    has_remote_tasks: false,
                     counted: self.shared.tasks.get(pool).map_or(0, |tasks| tasks.load(Relaxed)),
                     last_sent_ns: 0,
                     repeated_ns: 0,
@@ -520,7 +517,6 @@ impl Fabric {
         let arrived = self.shared.tasks[pool].load(Relaxed);
         let remote_tasks = arrived - std::mem::replace(&mut link.counted, arrived);
         link.signals.note_tasks(remote_tasks);
-        link.has_remote_tasks |= remote_tasks > 0;
         // At the link's first tick, the interval begins.
         if link.repeated_ns == 0 {
             link.repeated_ns = now_ns.max(1);
@@ -530,9 +526,10 @@ impl Fabric {
             // Recomputed: tasks may have left without a reply or arrived on other cores.
             let active = dispatcher.view().active().iter();
             let load = |&member| link.signals.load_of(dispatcher.view(), member);
-            link.total = active.map(load).sum();
-            // Tasks of other cores change the load, too. The next check compares the load as after a reply.
-            link.replied |= std::mem::take(&mut link.has_remote_tasks);
+            let total = active.map(load).sum();
+            // Tasks and replies of other cores change the load, too. The next check compares it as after a reply.
+            let has_changed = std::mem::replace(&mut link.total, total) != total;
+            link.replied |= has_changed && self.core.count > 1;
             self.has_changes |= link.replied;
             let signal = link.signals.repeat();
             queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);

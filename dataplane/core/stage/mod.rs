@@ -62,13 +62,14 @@ use crate::wire::task::{Extension, Header};
 
 /// Maximum number of packets per poll of a core that is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
-/// Bounds on the number of packets between two exchanges of an overloaded core: about 50 and 500 us. Comparing members
-/// and moving cache lines then costs little of its time, and response times stay nearly the same
+/// Bounds on the number of packets between two exchanges of an overloaded core. 1024 packets take some 40 us. Comparing
+/// members and moving cache lines then costs little of its time, and response times stay nearly the same
 /// (docs/explanation/consistency.md).
 const EXCHANGE_PACKETS: (usize, usize) = (32 * BURST, 512 * BURST);
 /// Number of packets for each member between two exchanges of an overloaded core, within these bounds.
 const EXCHANGE_MEMBER_PACKETS: usize = 16;
-/// Maximum number of ticks (100 us each) between two exchanges of an overloaded core, which may be slow.
+/// Maximum number of ticks (100 us each, or one per poll if polls take longer) between two exchanges of an overloaded
+/// core.
 const EXCHANGE_TICKS: u32 = 5;
 
 /// Task in a pool's central queue: the first of its lane, or one that the caller appends to it.

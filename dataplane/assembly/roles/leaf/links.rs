@@ -198,6 +198,36 @@ fn spine_gets_idle_and_load_signals() {
     }
 }
 
+/// The first core sends the signals. It also signals the load of tasks and replies on the second core.
+// promise: fabric.2
+#[test]
+fn load_of_other_cores_is_signalled() {
+    let text = text(Family::V4, "horus", "").replace("cores = [0]", "cores = [0, 1]");
+    let mut rigs = rigs_of(&text, None, true, 256);
+    resolve_spine(&rigs[0], SPINE);
+    // Polls both cores for 2 ms. Returns the last signal.
+    let last_signal = |rigs: &mut Vec<Rig>| {
+        let mut signals = Vec::new();
+        for _ in 0..20 {
+            rigs.iter_mut().rev().for_each(|rig| rig.wait(MS / 10));
+            signals.extend(rigs[0].signals());
+        }
+        signals.pop().unwrap()
+    };
+    last_signal(&mut rigs);
+    let tasks =
+        (0..12).map(|seq| rigs[1].one(CLIENTS, &forwarded_task(seq, seq < 4), WORKERS).1.dst);
+    let workers: Vec<_> = tasks.collect();
+    let (code, .., load) = last_signal(&mut rigs);
+    assert_eq!((code, load), (Code::IdleRemove, Load::tasks(3)));
+    for worker in workers {
+        rigs[1].one(WORKERS, &reply(worker, 0), CLIENTS);
+    }
+    let (code, .., load) = last_signal(&mut rigs);
+    assert_eq!((code, load), (Code::IdleAdd, Load(0)));
+    rigs.into_iter().for_each(Rig::assert_accounted);
+}
+
 // promise: fabric.2
 #[test]
 fn idleness_is_repeated_and_numbers_rise() {

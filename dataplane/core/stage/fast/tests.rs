@@ -8,7 +8,9 @@ use super::*;
 use crate::io::memory::FramePool;
 use crate::policy::{LANES, Lane, Lanes, Overflow};
 use crate::stage::fixture::{self, Fixture};
-use crate::stage::{IpOptions, PortAddress, QueuePlace, Side, Stages};
+use crate::stage::{
+    EXCHANGE_PACKETS, EXCHANGE_TICKS, IpOptions, PortAddress, QueuePlace, Side, Stages,
+};
 use crate::wire::auth::{KEY_LEN, Key, addresses};
 use crate::wire::checksum::ChecksumDelta;
 use crate::wire::completion::{COMPLETIONS_MAX, Completion, ENTRY_LEN};
@@ -753,7 +755,7 @@ fn bounds_hold_in_each_path() {
         #[cfg(target_arch = "x86_64")]
         for vectors in all_vectors() {
             let run = vector::recognise(vectors, &template, &burst, &mut Fields::new());
-            assert!(run.is_none_or(|run| run.len == recognised), "{at}: {bytes:?}");
+            assert_eq!(run.map_or(0, |run| run.len), recognised, "{at}: {bytes:?}");
         }
         drop(burst);
         assert_decided_equally(&mut stages(), &mut stages(), &pool, &frame).unwrap();
@@ -841,7 +843,7 @@ fn port_of_another_family_takes_no_service_task() {
 
 /// An overloaded core exchanges its counts after many packets, or after some ticks.
 #[test]
-fn overloaded_core_exchanges_after_a_time() {
+fn overloaded_core_exchanges_at_times() {
     let pool = FramePool::new(BURST, 256);
     let node = fixture_of(Side::Both, None, IpOptions::Refuse, "jsq");
     let [mut busy, mut other] = <[_; 2]>::try_from(fixture::cores(node, 2)).ok().unwrap();
@@ -851,20 +853,30 @@ fn overloaded_core_exchanges_after_a_time() {
         busy.process(0, 1, &mut tasks, &mut [Verdict::Consumed; BURST][..]);
         busy.exchange();
     };
-    let mut heard_tasks = || {
+    let mut received_tasks = || {
         other.exchange();
         let view = other.dispatchers[0].view();
         view.active().iter().map(|&member| view.outstanding(member)).sum::<u32>()
     };
     let burst = BURST as u32;
     receive_burst(&mut busy);
-    assert_eq!(heard_tasks(), burst, "the first burst");
-    for ticks in 1..crate::stage::EXCHANGE_TICKS {
+    assert_eq!(received_tasks(), burst, "the first burst");
+    for ticks in 1..EXCHANGE_TICKS {
         busy.tick(0, u64::from(ticks));
         receive_burst(&mut busy);
-        assert_eq!(heard_tasks(), burst, "{ticks} ticks");
+        assert_eq!(received_tasks(), burst, "{ticks} ticks");
     }
-    busy.tick(0, 5);
+    busy.tick(0, EXCHANGE_TICKS.into());
     receive_burst(&mut busy);
-    assert_eq!(heard_tasks(), (crate::stage::EXCHANGE_TICKS + 1) * burst);
+    let mut sent = (EXCHANGE_TICKS + 1) * burst;
+    assert_eq!(received_tasks(), sent);
+    // Eight members: the least number of packets applies.
+    let bursts = EXCHANGE_PACKETS.0 / BURST;
+    for number in 1..bursts {
+        receive_burst(&mut busy);
+        assert_eq!(received_tasks(), sent, "{number} bursts");
+    }
+    receive_burst(&mut busy);
+    sent += bursts as u32 * burst;
+    assert_eq!(received_tasks(), sent);
 }

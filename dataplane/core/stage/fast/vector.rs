@@ -427,7 +427,7 @@ fn sum_v6(head: &[u8], frame: &[u8]) -> u32 {
 #[inline]
 fn wide_sum_v6(_: &[u8], frame: &[u8]) -> u32 {
     let sums = sum_wide(load_rest(frame, IP), &WIDE_V6, frame);
-    total(sums).wrapping_add(wide_correction(&WIDE_V6))
+    total(sums).wrapping_add(const { wide_correction(&WIDE_V6) })
 }
 
 /// Returns the total of eight partial sums.
