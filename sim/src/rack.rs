@@ -593,7 +593,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     fn repeat(&mut self, rack: usize) {
         let leaf = &mut self.leaves[rack];
         if leaf.alive {
-            let signal = leaf.signals.repeat();
+            let signal = leaf.signals.repeat(true); // `on_task` saw the tasks of all cores
             self.publish(rack, signal);
             self.engine.after(REPEAT_TICKS, event::REPEAT, rack as u64);
         }

@@ -139,10 +139,14 @@ impl Signals {
         self.spine_estimate += tasks * u64::from(Load::ONE.0);
     }
 
-    /// Returns the idleness signal again, in case the last one was lost; `None` except in [`Protocol::Paper`].
-    pub fn repeat(&mut self) -> Option<Signal> {
-        let signal = if self.listed { Signal::IdleAdd } else { Signal::IdleRemove };
-        (self.protocol == Protocol::Paper).then_some(signal)
+    /// Returns the idleness signal again, in case the last one was lost; `None` except in [`Protocol::Paper`]. Takes
+    /// the rack off the list if `has_idle` is false: tasks of other cores may have occupied the last idle worker.
+    pub fn repeat(&mut self, has_idle: bool) -> Option<Signal> {
+        (self.protocol == Protocol::Paper).then(|| match self.listed {
+            true if has_idle => Signal::IdleAdd,
+            true => self.change(false),
+            false => Signal::IdleRemove,
+        })
     }
 
     /// Returns the part of a member in the rack's sum of loads, which the load signal reports: its last reported load
@@ -380,7 +384,7 @@ mod tests {
         assert_eq!(leaf.on_task(false, 1), Some(Signal::IdleAdd));
         // Four tasks arrived; what counts is two more than the last signal reported.
         assert_eq!(leaf.on_reply(1, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
-        assert_eq!(leaf.repeat(), None);
+        assert_eq!(leaf.repeat(true), None);
     }
 
     // promise: measurement.4

@@ -531,7 +531,8 @@ impl Fabric {
             let has_changed = std::mem::replace(&mut link.total, total) != total;
             link.replied |= has_changed && self.core.count > 1;
             self.has_changes |= link.replied;
-            let signal = link.signals.repeat();
+            let has_idle = self.core.count == 1 || dispatcher.view().idle_anywhere() > 0;
+            let signal = link.signals.repeat(has_idle);
             queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);
         }
         if link.last_sent_ns == 0 || now_ns.saturating_sub(link.last_sent_ns) >= HEARTBEAT_NS {
