@@ -414,9 +414,9 @@ where
         }
     }
 
-    /// Sends or drops at most `most` held packets whose wait has ended. The caller passes at least the number of
-    /// packets that the poll received, so that no queue grows while workers have places. A much larger number could
-    /// overflow a transmit queue. Returns true if there was such a packet.
+    /// Sends or drops at most `most` held packets whose wait has ended. Returns true if there was such a packet.
+    /// `most` is at least the number of packets received in the poll. A smaller number would let a queue grow beside
+    /// free places. A much larger number could overflow a transmit queue.
     #[inline]
     fn release(&mut self, now: u64, most: usize) -> bool {
         for released in self.release_runs(now, most)..most {

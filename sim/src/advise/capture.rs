@@ -209,9 +209,9 @@ fn round_trip_ns(tasks: &[CapturedTask]) -> Option<f64> {
     least.get(least.len() / 2).copied()
 }
 
-/// Returns the speeds of all workers that answered, with the mean 1. `None` if no worker's mean service time differs
-/// from that of all workers by more than [`DIFFERENCE_MIN`] and chance. Divides each service time by the mean of its
-/// class, because the workers may have got different mixes of classes.
+/// Returns the speeds of all workers with answers, with the mean 1. `None` without a difference of more than
+/// [`DIFFERENCE_MIN`] and chance between a worker's mean service time and that of all workers. Divides each service
+/// time by the mean of its class: workers may get different mixes of classes.
 fn measured_speeds(tasks: &[CapturedTask]) -> Option<Speeds> {
     let timed = || tasks.iter().filter_map(|task| Some((task.class, task.service()?)));
     // Number and sum of the service times of each class.

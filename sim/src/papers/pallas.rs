@@ -461,7 +461,7 @@ struct Sim<'a> {
     /// Gaps in ticks of a bursty type, its service time, and the stream of the gaps.
     bursty: Option<(Gamma<f64>, Service, Stream)>,
     servers: Vec<TypedQueues>,
-    /// True for servers whose division has changed, and that have not returned a waiting task to the switch since.
+    /// True for a server after a change of its division, until it returns a waiting task to the switch.
     has_changed: Vec<bool>,
     switch: Switch,
     delays: Delays,

@@ -392,9 +392,9 @@ impl WindowEnds {
             let elapsed_ns = now_ns.saturating_sub(since.at_ns);
             self.note_trip(elapsed_ns.saturating_sub(report.service_ns.into()));
         } else if is_exact && least > 0 && !since.is_unknown {
-            // Only with exact counts: other cores' counts may still contain answered tasks, which look like lost ones.
-            // The liveness checks of the stages find lost tasks in any case. The estimate uses the tasks sent in the
-            // window, because a member whose queue grows receives more than it answers.
+            // Inexact counts of other cores may still contain answered tasks. These would look lost. The liveness
+            // checks of the stages find lost tasks in any case. The estimate uses the tasks sent in the window: a
+            // member with a growing queue receives more tasks than it answers.
             let sent = answered.saturating_add(outstanding.saturating_sub(since.outstanding));
             let elapsed_ns = now_ns.saturating_sub(since.at_ns);
             lost = least.saturating_sub(self.in_flight_most(sent, elapsed_ns));
