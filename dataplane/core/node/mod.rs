@@ -652,26 +652,19 @@ impl<B: Buf> Node<B> {
     ) -> Option<Burst<B>> {
         let queue = &mut self.queues[pool][Lane::FIRST.index()];
         let &QueuedTask { port, tables, .. } = self.tasks.get(queue.first()?)?;
+        let is_alike = |task: &&QueuedTask<B>| (task.tables, task.port) == (tables, port);
+        let count = self.tasks.iter(*queue).take(most).take_while(is_alike).count();
+        let mut picks = [None; BURST];
+        let released = self.stages.pick_waiting(pool, &mut picks[..count]);
+        if released < count {
+            self.review = Review { pool: pool + 1, blocked: Lanes::NONE, ..self.review };
+        }
         let (mut burst, mut arrivals) = (Burst::new(), ArrayVec::<u64, BURST>::new());
-        while burst.len() < most {
-            let next = queue.first().and_then(|slot| self.tasks.get(slot));
-            if next.is_none_or(|task| (task.tables, task.port) != (tables, port)) {
-                break;
-            }
+        for _ in 0..released {
             let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
             packet.prefetch_all(); // probably evicted from the caches while it waited
             burst.push(packet);
             arrivals.push(since);
-        }
-        let mut picks = [None; BURST];
-        let released = self.stages.pick_waiting(pool, &mut picks[..burst.len()]);
-        if released < burst.len() {
-            self.review = Review { pool: pool + 1, blocked: Lanes::NONE, ..self.review };
-        }
-        while burst.len() > released {
-            let (packet, since) = (burst.pop()?, arrivals.pop()?);
-            let task = QueuedTask { packet, port, tables, since };
-            self.tasks.push_front(queue, task);
         }
         let view = self.stages.dispatcher(pool)?.view();
         for equal in arrivals.chunk_by(|one, other| one == other) {
