@@ -652,8 +652,10 @@ impl<B: Buf> Node<B> {
     ) -> Option<Burst<B>> {
         let queue = &mut self.queues[pool][Lane::FIRST.index()];
         let &QueuedTask { port, tables, .. } = self.tasks.get(queue.first()?)?;
-        let is_alike = |task: &&QueuedTask<B>| (task.tables, task.port) == (tables, port);
-        let count = self.tasks.iter(*queue).take(most).take_while(is_alike).count();
+        let alike = self.tasks.iter(*queue).take(most);
+        let alike = alike.take_while(|task| (task.tables, task.port) == (tables, port));
+        // The packets were probably evicted from the caches while they waited.
+        let count = alike.inspect(|task| task.packet.prefetch_all()).count();
         let mut picks = [None; BURST];
         let released = self.stages.pick_waiting(pool, &mut picks[..count]);
         if released < count {
@@ -662,7 +664,6 @@ impl<B: Buf> Node<B> {
         let (mut burst, mut arrivals) = (Burst::new(), ArrayVec::<u64, BURST>::new());
         for _ in 0..released {
             let QueuedTask { packet, since, .. } = self.tasks.pop(queue)?;
-            packet.prefetch_all(); // probably evicted from the caches while it waited
             burst.push(packet);
             arrivals.push(since);
         }

@@ -29,10 +29,6 @@ use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 use crate::wire::{arp, ndp};
 
-/// Maximum number of waiting tasks in the first run that a poll releases. Each further run may be twice as long. Most
-/// polls of a leaf below its full speed release few tasks.
-const RUN_FIRST: usize = 8;
-
 /// Packet store of a leaf. The node holds the packet buffers themselves, so the store only lends their bytes. Records
 /// decisions about waiting tasks for `wedjat explain`.
 struct LeafPacketStore<'a>(&'a mut TapCore);
@@ -444,12 +440,12 @@ where
         if self.out.tap.explains() {
             return 0; // `wedjat explain` records each decision by itself
         }
-        let (mut released, mut run_most) = (0, RUN_FIRST);
+        let mut released = 0;
         while released < most {
             let mut verdicts = [Verdict::Consumed; BURST];
-            let run = self.node.release_run(now, run_most.min(most - released), &mut verdicts);
+            let run = self.node.release_run(now, BURST.min(most - released), &mut verdicts);
             let Some((port, burst)) = run else { break };
-            (released, run_most) = (released + burst.len(), BURST.min(2 * run_most));
+            released += burst.len();
             self.carry_out(port, now, burst, &verdicts);
         }
         released
