@@ -481,7 +481,7 @@ pub fn run(config: &Config) -> FinishedRun {
             NextEvent::Event(event::AT_WORKER, task) => sim.at_server(task as u32),
             NextEvent::Event(event::DONE, task) => sim.done(task as u32),
             NextEvent::Event(event::REPLY, task) => sim.reply(task as u32),
-            NextEvent::Event(kind::BOUNCED, task) => sim.dispatch(task as u32),
+            NextEvent::Event(kind::BOUNCED, task) => sim.dispatch(task as u32, false),
             NextEvent::Event(kind::MONITOR, _) => sim.monitor(),
             NextEvent::Event(..) => sim.arrive_in_burst(),
             NextEvent::Timer => {}
@@ -581,7 +581,7 @@ impl<'a> Sim<'a> {
         {
             self.engine.remaining -= 1;
             let task = self.engine.arrive(service, ticks_of, Route::default());
-            self.dispatch(task);
+            self.dispatch(task, true);
         }
         self.schedule_burst();
     }
@@ -591,18 +591,19 @@ impl<'a> Sim<'a> {
         let is_later = self.engine.remaining < self.config.tasks / 2;
         let service = &self.services[usize::from(is_later)];
         let task = self.engine.arrive(service, ticks_of, Route::default());
-        self.dispatch(task);
+        self.dispatch(task, true);
     }
 
-    /// Sends a task to a server, and in a burst a copy to a server of another group.
-    fn dispatch(&mut self, task: u32) {
+    /// Sends a task to a server, and in a burst a copy to a server of another group. Counts a new task for the monitor;
+    /// a bounced one has its count already.
+    fn dispatch(&mut self, task: u32, is_new: bool) {
         let delay = self.delay;
         let Self { engine, switch, .. } = self;
         let kind = type_of(&engine.flights[task]);
         let (server, copy_at) = match switch {
             Switch::RackSched(reported, stream) => (shorter_of_two(reported, stream), None),
             Switch::Pallas(shaper) => {
-                shaper.counts[kind] += 1;
+                shaper.counts[kind] += u64::from(is_new);
                 let group = shaper.division.group_of(kind);
                 let target = shaper.copy_to(group, engine.now);
                 (
@@ -1125,6 +1126,16 @@ mod tests {
         assert!((30..=80).contains(&short), "{short}");
         // Long tasks waited at servers that now belong to short ones.
         assert!(counts.bounced > 0, "{counts:?}");
+    }
+
+    #[test]
+    fn bounced_task_counts_once() {
+        let config = config(&NORMAL_BIMODAL, separate(2, None), 0.5);
+        let mut sim = Sim::new(&config);
+        sim.arrive();
+        sim.dispatch(0, false); // as after its return from a server
+        let Switch::Pallas(shaper) = &sim.switch else { panic!("not Pallas") };
+        assert_eq!(shaper.counts.iter().sum::<u64>(), 1);
     }
 
     #[test]
