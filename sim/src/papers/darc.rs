@@ -352,6 +352,7 @@ impl TypedQueues {
     pub fn update<T>(&mut self, now: u64, flights: &Slab<SimTask<T>>) -> bool {
         let Self { queues, profiler, .. } = self;
         let Some(profiler) = profiler else { return false };
+        // The authors' code compares the second waiting task, not the first one.
         let is_delayed = |kind: usize, limit: f64| {
             let second = flights.iter(queues[kind]).nth(1);
             second.is_some_and(|task| (now - task.arrived) as f64 > limit)
