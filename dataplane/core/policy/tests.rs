@@ -794,12 +794,15 @@ fn new_policy_inherits_known_idle_members() {
 // promise: scheduling.2
 #[test]
 fn members_with_all_places_free_count_as_idle() {
-    for policy in ["jbsq(k=2)", "cfcfs"] {
+    for policy in ["jbsq(k=2)", "cfcfs", "horus"] {
         let mut cores = Cores::new(policy, 4, 2);
         cores.exchange(true);
         assert_eq!(cores.dispatchers[0].view().idle_anywhere(), 4, "{policy}");
-        pick(&mut cores.dispatchers[1]);
-        assert_eq!(cores.dispatchers[0].view().idle_anywhere(), 3, "{policy}");
+        let taken = pick(&mut cores.dispatchers[1]).member;
+        let view = cores.dispatchers[0].view();
+        assert_eq!(view.idle_anywhere(), 3, "{policy}");
+        let idle = (0..4).map(Member).filter(|&member| view.is_shared_idle(member));
+        assert!(idle.eq((0..4).map(Member).filter(|&member| member != taken)), "{policy}");
     }
 }
 

@@ -524,9 +524,10 @@ impl Fabric {
         if now_ns.saturating_sub(link.repeated_ns) >= REPEAT_NS {
             link.repeated_ns = now_ns;
             // Recomputed: tasks may have left without a reply or arrived on other cores.
-            let active = dispatcher.view().active().iter();
-            let load = |&member| link.signals.load_of(dispatcher.view(), member);
-            let total = active.map(load).sum();
+            let view = dispatcher.view();
+            // A core assumes one task at an idle worker of another core, but the spine must not.
+            let active = view.active().iter().filter(|&&member| !view.is_shared_idle(member));
+            let total = active.map(|&member| link.signals.load_of(view, member)).sum();
             // Tasks and replies of other cores change the load, too. The next check compares it as after a reply.
             let has_changed = std::mem::replace(&mut link.total, total) != total;
             link.replied |= has_changed && self.core.count > 1;

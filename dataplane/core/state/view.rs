@@ -745,6 +745,24 @@ impl View {
         std::mem::take(&mut self.returned[member.index()])
     }
 
+    /// Returns true if this core assumes one task at `member`, but it has none: it belongs to another core as idle, or
+    /// is released to all cores. Always false if cores share no idle members. Reads memory of other cores: not for each
+    /// packet.
+    #[must_use]
+    pub fn is_shared_idle(&self, member: Member) -> bool {
+        self.shares_idle()
+            && self.estimated_load(member) <= Load::ONE.0.into()
+            && self.outstanding_now(member) <= 0
+            && self.is_listed(member)
+    }
+
+    /// Returns true if `member` is on a core's idle list, or has a free token. Reads memory of other cores: not for each
+    /// packet.
+    fn is_listed(&self, member: Member) -> bool {
+        let shared = self.pool_exchange.as_ref();
+        self.idle_everywhere(member) > 0 || shared.is_some_and(|one| one.has_token_of(member))
+    }
+
     /// Returns true if `member` may be idle and is on no core's list: a low reported load, no token and no
     /// outstanding task. Reads memory of other cores: not for each packet.
     #[must_use]
@@ -754,14 +772,7 @@ impl View {
         let load = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
         let remote = self.remote_states.iter().map(|remote| load(&remote.reported));
         let least = remote.fold(load(&self.reported), Load::min);
-        let is_shared = self
-            .pool_exchange
-            .as_ref()
-            .is_some_and(|pool_exchange| pool_exchange.has_token_of(member));
-        least <= most
-            && !is_shared
-            && self.outstanding_now(member) == 0
-            && self.idle_everywhere(member) == 0
+        least <= most && self.outstanding_now(member) == 0 && !self.is_listed(member)
     }
 
     /// Sets the maximum number of a member's tokens that cores share, and the number of free ones of an idle member
