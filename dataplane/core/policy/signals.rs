@@ -53,7 +53,8 @@ pub enum Protocol {
     /// The released simulator.
     Simulator,
     /// The average of the workers' last reported loads with every reply (on devices, once per poll with replies),
-    /// without idle signals: hierarchical RackSched, which adds nothing for tasks sent since.
+    /// without idle signals: hierarchical RackSched, which adds nothing for tasks sent since. On devices, replies on
+    /// cores other than the signalling one count each millisecond.
     EveryReply,
     /// No signals: the spine needs no loads.
     Silent,
