@@ -175,7 +175,7 @@ macro_rules! entry {
         impl $name {
             /// Returns the values of a table.
             pub fn of(file: &$crate::config::read::File, table: Table) -> Self {
-                Self { table, $($field: file.field(table, stringify!($field)),)* }
+                Self { table, $($field: file.field(table, (stringify!($name), stringify!($field))),)* }
             }
         }
     };
@@ -219,9 +219,18 @@ impl File {
         T::of(self.key(table, name).2)
     }
 
-    /// Returns the value of an `entry!`'s field. A section may lack keys that other sections of the entry have.
-    pub fn field<T: Field>(&self, table: Table, name: &str) -> T {
-        T::of(self.tables[table.0].values.get(name))
+    /// Returns the value of an `entry!`'s field, named by the entry and the field. A section may lack keys that other
+    /// sections of the entry have.
+    ///
+    /// # Panics
+    /// If no section of this name, or of its last part, has such a key: the field is misspelt.
+    pub fn field<T: Field>(&self, table: Table, (entry, field): (&str, &str)) -> T {
+        let TableOfFile { section, values, .. } = &self.tables[table.0];
+        let sections = || SECTIONS.iter().filter(|other| section.name.ends_with(other.name));
+        let keys = || sections().flat_map(Section::keys).map(|key| key.name);
+        let is_known = keys().any(|key| key == field);
+        assert!(is_known, "entry {entry}: key `{field}` is none of {:?}", Vec::from_iter(keys()));
+        T::of(values.get(field))
     }
 
     /// Returns the place of a table.

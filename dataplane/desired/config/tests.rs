@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
+use toml::Spanned;
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{Overflow, Reports};
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::wire::ether::Mac;
 use wedjat_core::wire::{ipv4, ipv6};
 
+use super::read::{Table, entry};
 use super::*;
 use crate::state::{ReplyPath, Spine};
 
@@ -378,6 +380,22 @@ fn every_fault_names_place_and_allowed_values() {
     );
     faulty("seed = 7", "seed = ", &["leaf.toml:7"]);
     faulty("[leaf]", "[leaf", &["leaf.toml:2"]);
+}
+
+entry! {
+    /// An entry with a field that is no key.
+    #[allow(dead_code, reason = "the test only creates it")]
+    Misspelt {
+        id: Spanned<u16>,
+        key_fil: Option<Spanned<String>>,
+    }
+}
+
+#[test]
+#[should_panic(expected = "entry Misspelt: key `key_fil` is none of [\"id\", \"policy\", ")]
+fn entry_with_misspelt_field_is_refused() {
+    let file = super::read::File::read("leaf", GOOD).map_err(|_| ()).unwrap();
+    drop(file.entries("pool", Misspelt::of));
 }
 
 // promise: input.2
