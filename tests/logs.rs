@@ -10,10 +10,12 @@ mod running;
 mod timeouts;
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use process::{ChildProcess, log_of};
 use running::*;
 
 /// Runs a leaf for longer than its reporting interval of a second. Returns its standard output and standard error.
@@ -132,4 +134,18 @@ fn failing_leaf_logs_in_the_same_format() {
         last["level"] == "error" && last["message"].as_str().unwrap().contains("leaf.toml"),
         "{last}"
     );
+}
+
+#[test]
+fn inherited_standard_error_is_no_log_of_node() {
+    let home = tempfile::tempdir().unwrap();
+    // Starts a process whose standard error is this file.
+    let start = |file: &std::path::Path| {
+        let file = fs::File::options().create(true).append(true).open(file).unwrap();
+        ChildProcess::start(Command::new("sleep").arg("60").stderr(file))
+    };
+    let log = home.path().join("log");
+    let [node, same, other] = [&log, &log, &home.path().join("other")].map(|file| start(file));
+    assert_eq!(log_of(node.id(), other.id()), Some(log));
+    assert_eq!(log_of(node.id(), same.id()), None);
 }

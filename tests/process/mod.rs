@@ -20,7 +20,7 @@ const LOG_LINES: usize = 50;
 pub struct ChildProcess {
     /// The process; `None` only after [`ChildProcess::output`], which consumes it.
     child: Option<Child>,
-    /// File of its standard error, if this is a file.
+    /// File of its standard error, see [`log_of`].
     log: Option<PathBuf>,
 }
 
@@ -32,8 +32,7 @@ impl ChildProcess {
 
     /// Takes over a started process.
     pub fn of(child: Child) -> Self {
-        let log = fs::read_link(format!("/proc/{}/fd/2", child.id()));
-        Self { log: log.ok().filter(|log| log.is_file()), child: Some(child) }
+        Self { log: log_of(child.id(), std::process::id()), child: Some(child) }
     }
 
     /// Takes its standard input. Panics if it is no pipe, or in a second call.
@@ -96,6 +95,13 @@ impl Drop for ChildProcess {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// Returns the file of a process's standard error. `None` if it is no file, or if it is that of process `parent`: a
+/// process that inherited its standard error has no log of its own.
+pub fn log_of(process: u32, parent: u32) -> Option<PathBuf> {
+    let file_of = |process: u32| fs::read_link(format!("/proc/{process}/fd/2")).ok();
+    file_of(process).filter(|log| log.is_file() && file_of(parent).as_ref() != Some(log))
 }
 
 /// Ends a process, by SIGKILL after [`END_MAX`], and prints its status and its output, where this is a pipe.
