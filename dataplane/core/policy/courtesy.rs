@@ -17,13 +17,13 @@ pub(super) struct Courtesy {
 }
 
 impl Courtesy {
-    /// Returns true if this core may send a task now: no task on another core has a lower key, or the courtesy to it
-    /// has ended. `yield_key` is [`PoolExchange::yield_key`].
+    /// Returns true if this core may send a task now: its least key exceeds the least `key` of all other cores by at
+    /// most `tolerance`, or the courtesy has ended.
     #[inline]
     pub(super) fn is_first(
         &mut self,
         pool_exchange: &PoolExchange,
-        yield_key: u64,
+        (key, tolerance): (u64, u64),
         view: &View,
     ) -> bool {
         let now_ns = view.now_ns();
@@ -33,12 +33,12 @@ impl Courtesy {
             0 => new_key,
             key => key.min(new_key),
         };
-        if yield_key >= own_oldest {
+        if key.saturating_add(tolerance) >= own_oldest {
             return true;
         }
         // A task not seen before: the courtesy to it starts now.
-        if self.key != yield_key {
-            *self = Self { key: yield_key, start_ns: now_ns };
+        if self.key != key {
+            *self = Self { key, start_ns: now_ns };
         }
         now_ns.saturating_sub(self.start_ns) > COURTESY_NS
     }

@@ -420,7 +420,7 @@ impl Eft {
             self.review(view);
         }
         // `is_first` is called only while a member has room: its time limit then starts with the room.
-        if self.has_room(waiting) && self.courtesy.is_first(shared, remote.oldest, view) {
+        if self.has_room(waiting) && self.courtesy.is_first(shared, (remote.oldest, 0), view) {
             Self::pick_some::<true>(&mut self.ranks, picks, waiting as f64, view.states(), rng);
         } else {
             picks.fill(None);

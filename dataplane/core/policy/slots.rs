@@ -58,7 +58,8 @@ impl Slots {
     /// Returns true if this core may take a place now: no task on another core goes first ([`Courtesy::is_first`]).
     fn is_first(&mut self, view: &View) -> bool {
         let Some(pool_exchange) = view.pool_exchange() else { return true };
-        self.courtesy.is_first(pool_exchange, pool_exchange.yield_key(), view)
+        let first = (pool_exchange.oldest_elsewhere(), pool_exchange.yield_tolerance());
+        self.courtesy.is_first(pool_exchange, first, view)
     }
 
     /// Takes up to `most` places, at most [`BURST`]: those on this core's idle list, then shared ones of members with

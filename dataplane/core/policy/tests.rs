@@ -1003,6 +1003,24 @@ fn overloaded_core_yields_to_much_longer_waits() {
     }
 }
 
+// promise: scheduling.2
+#[test]
+fn courtesy_ends_although_overload_begins_and_ends() {
+    let mut cores = Cores::new("jbsq(k=1)", 1, 2);
+    let task = Task::default();
+    let poll = |cores: &mut Cores, now_ns, keeps_up| {
+        cores.exchange(keeps_up);
+        cores.dispatchers.iter_mut().for_each(|core| core.tick(now_ns));
+        cores.dispatchers[1].choose(task, || None).is_some()
+    };
+    assert!(poll(&mut cores, 1_000, true));
+    assert!(cores.dispatchers[0].offer(task, || None).unwrap().pick().is_none());
+    reply(&mut cores.dispatchers[1], 0, 0);
+    // The first core stalls, and the second one leaves the place to it for 5 us.
+    assert!(!poll(&mut cores, 40_000, true) && !poll(&mut cores, 43_000, false));
+    assert!(poll(&mut cores, 46_000, true));
+}
+
 #[test]
 fn a_central_queue_bounds_its_members_and_releases() {
     let mut dispatcher = dispatcher("jbsq(3)", 2);

@@ -483,13 +483,17 @@ impl PoolExchange {
         self.remote_cores.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
     }
 
-    /// Returns the key above which a task of this core lets a task on a remote core go first: its least key. An
-    /// overloaded core adds `YIELD_NS`.
+    /// Returns the key above which a task of this core lets a task on a remote core go first: the remote cores' least
+    /// key, plus the tolerance.
     #[inline]
     #[must_use]
     pub fn yield_key(&self) -> u64 {
-        let tolerance = if self.is_overloaded { YIELD_NS } else { 0 };
-        self.oldest_elsewhere().saturating_add(tolerance)
+        self.oldest_elsewhere().saturating_add(self.yield_tolerance())
+    }
+
+    /// Returns the tolerance of an overloaded core, `YIELD_NS`; 0 without overload.
+    pub(crate) fn yield_tolerance(&self) -> u64 {
+        if self.is_overloaded { YIELD_NS } else { 0 }
     }
 
     /// Returns true if a task on a remote core goes before all tasks that wait on this core.
