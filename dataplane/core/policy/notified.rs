@@ -85,17 +85,20 @@ fn build(below: f64, otherwise: Fallback) -> AnyPolicy {
     AnyPolicy::from(ThresholdList::new(below as u32, otherwise))
 }
 
-/// Picks a member that reported a queue below the threshold, else one by the [`Fallback`]: JIQ, JBT and similar
-/// policies.
+/// Policy with a list of members that have few tasks: JIQ, JBT and similar ones.
 ///
-/// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
-/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: the first to report is used
-/// first, as in JIQ. (Used in the opposite order, long-forgotten members accumulate on it, which helps.)
+/// A report puts its member on the list if it has fewer tasks than the threshold, and takes it off otherwise. Each task
+/// takes the first member off the list. If the list is empty, the [`Fallback`] chooses the member. The list is a queue,
+/// as in JIQ: members leave it in the order in which they joined. (Newest first would be faster, because old entries
+/// would remain as a reserve.)
 ///
-/// Deviations: under `jbt-d` a new threshold triggers no probes; after an increase, members below it join the
-/// list with their next report. A member may be on the lists of several dispatchers at once; `jiq`, `jbt` and
-/// `pi` keep it on one. `pi` never picks at random, so it searches for forgotten members
-/// (`policy/forgotten.rs`).
+/// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, a baseline in the paper on Malcolm; JBT-d, Zhou et al.,
+/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020.
+///
+/// Deviations: under `jbt-d` a new threshold triggers no probes; after an increase, members below it join the list with
+/// their next report. On a node with several cores, `jiq`, `jbt` and `pi` keep each member on the list of at most one
+/// core; under `jbt-d` it may be on several. `pi` never picks at random, so it searches for members that no list
+/// contains by mistake (`policy/forgotten.rs`).
 #[derive(Clone, Debug)]
 pub struct ThresholdList {
     /// Members with fewer tasks than this are on the list.

@@ -2,8 +2,8 @@
 //! shape, which the header and the pools' entries hold. A *place* is room for one member, free or
 //! taken: "per member" below means per place.
 //!
-//! The *control thread* changes a node's configuration; the *cores* poll packets. The section `told` has the values
-//! that a core last published to remote cores.
+//! The *control thread* changes a node's configuration; the *cores* poll packets. A core publishes its values for each
+//! member to the node's other cores.
 //!
 //! | section | words | written by |
 //! |---|---|---|
@@ -21,7 +21,7 @@
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: elsewhere | as own, with outstanding only: sums published by remote cores; none on a node with one core | that core |
-//! | per core: told | per member, u16: last published value; none on a node with one core | that core |
+//! | per core: published | per member, u16: last published value; none on a node with one core | that core |
 //! | per core: ring | see [`super::broadcast`]; none on a node with one core | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per listed member; u16 per member: its place in the list | that core |
 //! | per core: queued | u64 per pool: waiting tasks | that core |
@@ -123,7 +123,7 @@ pub struct CoreLayout {
     pub own: usize,
     /// Offset of the sums of remote cores' published counts of each member, over all pools.
     pub elsewhere: usize,
-    /// Offset of the value that it last published for each member, over all pools (section `told`).
+    /// Offset of the value that it last published for each member, over all pools (section `published`).
     pub last_published: usize,
     /// Offset of its ring's head; the lines follow.
     pub ring: usize,
@@ -237,7 +237,7 @@ impl Layout {
             starts.extend([("reported", core.reported), ("own", core.own)]);
             starts.extend([
                 ("elsewhere", core.elsewhere),
-                ("told", core.last_published),
+                ("published", core.last_published),
                 ("ring", core.ring),
             ]);
             starts.extend(core.idle.iter().map(|idle| ("idle lists", idle.count)));
@@ -377,6 +377,7 @@ mod tests {
             (layout.neighbours + 8 * Neighbours::words(1, 9) - 1, "neighbours"),
             (core.reported + 8 * 703 - 1, "reported"),
             (layout.pools[1].tokens, "tokens"),
+            (core.last_published + 2 * 703 - 1, "published"),
             (core.ring, "ring"),
             (layout.pools[1].presence, "presence"),
             (layout.pools[1].waiting + 8 * 2 - 1, "waiting"),
