@@ -57,8 +57,8 @@ pub struct SimArgs {
     /// rack: dispatcher cores of the one rack's leaf; each task reaches any of them [default: 1]
     #[arg(long)]
     pub cores: Option<String>,
-    /// rack: delay of messages between cores, or `shared`: each message reaches all cores at once [default:
-    /// 0us]
+    /// rack: delay of messages between cores, at most until a core's next packet; `every:T`: cores exchange at
+    /// intervals of T, as overloaded cores do; `shared`: each message reaches all cores at once [default: 0us]
     #[arg(long)]
     pub exchange: Option<String>,
     /// rack: replies reach the core that sent the task (same), or any [default: same]

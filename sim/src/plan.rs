@@ -218,16 +218,19 @@ fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
         return Err(format!("--cores {count}: only for one leaf; --racks gives {racks} racks"));
     }
     let ticks = |ns: f64| (ns * TICKS_PER_US / 1e3) as u64;
-    let delay = match args.exchange.as_deref().unwrap_or("0us") {
-        "shared" => None,
-        text => Some(ticks(delay("exchange", text)?)),
+    let (delay, interval) = match args.exchange.as_deref().unwrap_or("0us") {
+        "shared" => (None, 0),
+        text => match text.strip_prefix("every:") {
+            Some(text) => (Some(0), ticks(delay("exchange", text)?)),
+            None => (Some(ticks(delay("exchange", text)?)), 0),
+        },
     };
     let steered = match args.replies.as_deref().unwrap_or("same") {
         "same" => true,
         "any" => false,
         other => return Err(format!("--replies {other}: allowed are same, any")),
     };
-    Ok(rack::Cores { count, delay, steered })
+    Ok(rack::Cores { count, delay, interval, steered })
 }
 
 /// Parses `--at`, for models with `workers` workers.

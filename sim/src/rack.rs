@@ -98,13 +98,15 @@ pub struct Cores {
     pub count: usize,
     /// Delay in ticks of messages between cores. `None` means that the cores share their state in memory.
     pub delay: Option<u64>,
+    /// Interval in ticks of each core's exchanges, as on an overloaded core. 0 lets a core exchange at every poll.
+    pub interval: u64,
     /// True if a reply reaches the core that sent the task; otherwise any core.
     pub steered: bool,
 }
 
 impl Cores {
     /// A single core.
-    pub const ONE: Self = Self { count: 1, delay: Some(0), steered: true };
+    pub const ONE: Self = Self { count: 1, delay: Some(0), interval: 0, steered: true };
 
     /// Returns the core that receives the task with this number.
     #[must_use]
@@ -157,6 +159,8 @@ struct Leaf<W> {
     dispatchers: Vec<WatchedDispatcher<W>>,
     /// Messages between cores; empty for a single core or shared memory.
     exchanges: Vec<Exchange>,
+    /// Time of each core's next exchange, in ticks. Until then the core sees no change by other cores.
+    exchange_at: Vec<u64>,
     /// Rule that decides which signals the leaf sends to the spine.
     signals: Signals,
     /// Number of signals sent, which numbers them.
@@ -555,13 +559,19 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Lets a core publish its changes and receive those of other cores. Does nothing if cores share memory.
+    /// Lets a core publish its changes and receive those of other cores, if its next exchange is due. Does nothing if
+    /// cores share memory.
     #[inline]
     fn exchange(&mut self, rack: usize, core: usize) {
-        let Leaf { dispatchers, exchanges, .. } = &mut self.leaves[rack];
-        if let Some(exchange) = exchanges.get_mut(core) {
-            // `true`: a core of the model is never overloaded, so it publishes everything.
-            policy::exchange(exchange, &mut dispatchers[core..=core], true);
+        let (now, interval) = (self.engine.now, self.config.cores.interval);
+        let Leaf { dispatchers, exchanges, exchange_at, .. } = &mut self.leaves[rack];
+        match exchanges.get_mut(core).filter(|_| now >= exchange_at[core]) {
+            Some(exchange) => {
+                exchange_at[core] = now + interval;
+                // An overloaded core publishes only larger changes.
+                policy::exchange(exchange, &mut dispatchers[core..=core], interval == 0);
+            }
+            None => AsMut::<Dispatcher>::as_mut(&mut dispatchers[core]).share_places(),
         }
     }
 
@@ -722,6 +732,7 @@ impl<W: Watcher> Leaf<W> {
         Self {
             dispatchers: views.into_iter().enumerate().map(dispatcher).collect(),
             exchanges,
+            exchange_at: vec![0; count],
             signals,
             signals_sent: 0,
             first_worker,
