@@ -715,6 +715,22 @@ impl Dispatcher {
         })
     }
 
+    /// Returns the number of packets between two exchanges of an overloaded core that this pool needs.
+    pub(crate) fn packets_per_exchange(&self) -> usize {
+        let shared = self.view.pool_exchange();
+        shared.map_or(0, |shared| self.view.members() * shared.publishes().packets_per_member())
+    }
+
+    /// Releases places to all cores between two exchanges of an overloaded core, see [`View::share_idle`]: a task that
+    /// waits elsewhere may need them. Does nothing for policies that publish loads or counts of members.
+    #[inline]
+    pub fn share_places(&mut self) {
+        let shared = self.view.pool_exchange().filter(|shared| shared.publishes().topic.is_none());
+        if shared.is_some() {
+            self.view.share_idle(self.backlog.waiting);
+        }
+    }
+
     /// Returns true if the policy needs the number of waiting tasks on each core.
     #[inline]
     pub(crate) fn shares_backlog(&self) -> bool {
@@ -934,7 +950,7 @@ where
     for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
         let Dispatcher { view, backlog, .. } = dispatcher.as_mut();
         view.exchange_backlog(backlog.waiting);
-        view.publish(pool, &mut exchange.sender, keeps_up);
+        view.publish(pool, backlog.waiting, &mut exchange.sender, keeps_up);
     }
     exchange.sender.publish();
     while let Some(update) = exchange.receive() {

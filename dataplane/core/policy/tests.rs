@@ -717,14 +717,42 @@ fn no_two_cores_take_one_idle_member() {
         }
         assert_eq!(taken, [1; 9], "{policy}");
         assert!(!pick(&mut cores.dispatchers[0]).idle, "{policy}");
-        // An overloaded core keeps a member that becomes idle by its report, up to its share of the members.
+        // An overloaded core keeps a member that becomes idle by its report, up to its share of the members. Under
+        // `jiq`, which publishes no loads, it releases the member.
         cores.exchange(true);
         reply(&mut cores.dispatchers[0], 4, 0);
         cores.exchange(false);
-        assert!(!pick(&mut cores.dispatchers[1]).idle, "{policy}");
-        let pick = pick(&mut cores.dispatchers[0]);
-        assert!(pick.idle && pick.member == Member(4), "{policy} {pick:?}");
+        let chosen = [1, 0].map(|core| pick(&mut cores.dispatchers[core]));
+        let keeps = policy != "jiq";
+        assert_eq!(chosen.map(|pick| pick.idle), [!keeps, keeps], "{policy} {chosen:?}");
+        assert_eq!(chosen[usize::from(keeps)].member, Member(4), "{policy} {chosen:?}");
     }
+}
+
+/// Places go to the tasks that wait on the core of the reply. Without such tasks an overloaded core releases them
+/// between two exchanges.
+// promise: scheduling.2
+#[test]
+fn places_go_first_to_own_waiting_tasks() {
+    let mut cores = Cores::new("jbsq(k=1)", 2, 2);
+    let task = Task::default();
+    assert_eq!(picks(&mut cores.dispatchers[0], 2).iter().flatten().count(), 2);
+    cores.dispatchers[0].wait(task).unwrap();
+    let has_tokens =
+        |cores: &Cores| cores.dispatchers[0].view().pool_exchange().unwrap().has_tokens();
+    reply(&mut cores.dispatchers[0], 0, 0);
+    cores.exchange(true);
+    assert!(!has_tokens(&cores));
+    assert_eq!(cores.dispatchers[0].release_run(&mut [None], || None), 1);
+    // Now no task waits.
+    reply(&mut cores.dispatchers[0], 1, 0);
+    cores.exchange(true);
+    assert!(has_tokens(&cores) && pick(&mut cores.dispatchers[1]).member == Member(1));
+    cores.exchange(false);
+    reply(&mut cores.dispatchers[0], 0, 0);
+    assert!(!has_tokens(&cores));
+    cores.dispatchers[0].share_places();
+    assert!(has_tokens(&cores));
 }
 
 #[test]

@@ -66,8 +66,6 @@ const KEEPS_UP: usize = BURST / 4;
 /// members and moving cache lines then costs little of its time, and response times stay nearly the same
 /// (docs/explanation/consistency.md).
 const EXCHANGE_PACKETS: (usize, usize) = (32 * BURST, 512 * BURST);
-/// Number of packets for each member between two exchanges of an overloaded core, within these bounds.
-const EXCHANGE_MEMBER_PACKETS: usize = 16;
 /// Maximum number of ticks (100 us each, or one per poll if polls take longer) between two exchanges of an overloaded
 /// core.
 const EXCHANGE_TICKS: u32 = 5;
@@ -475,6 +473,8 @@ impl Stages {
             if received <= KEEPS_UP || self.unexchanged >= self.exchange_at || is_waited_for() {
                 self.unexchanged = 0;
                 self.exchange_some(received <= KEEPS_UP);
+            } else {
+                self.dispatchers.iter_mut().for_each(Dispatcher::share_places);
             }
         }
     }
@@ -486,9 +486,8 @@ impl Stages {
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
         self.shares_backlog = self.dispatchers.iter().any(Dispatcher::shares_backlog);
         // An exchange compares each member, so large pools make fewer.
-        let members: usize = self.dispatchers.iter().map(|pool| pool.view().members()).sum();
-        let (least, most) = EXCHANGE_PACKETS;
-        self.exchange_at = (EXCHANGE_MEMBER_PACKETS * members).clamp(least, most);
+        let packets: usize = self.dispatchers.iter().map(Dispatcher::packets_per_exchange).sum();
+        self.exchange_at = packets.clamp(EXCHANGE_PACKETS.0, EXCHANGE_PACKETS.1);
         self.exchange_ticks = EXCHANGE_TICKS;
         if let Some(fabric) = &self.fabric {
             fabric.receive_idle(&mut self.dispatchers);

@@ -75,6 +75,16 @@ impl PublishedState {
         Self { backlog: true, ..self }
     }
 
+    /// Returns the number of packets for each member between two exchanges of an overloaded core. Replies report loads,
+    /// so estimates of loads stay good for longer than counts of tasks. In the simulator
+    /// (docs/explanation/consistency.md), the p99 of `jsq` rises from about 5 packets on.
+    pub(crate) const fn packets_per_member(self) -> usize {
+        match self.topic {
+            Some(Topic::Counts) => 4,
+            _ => 16,
+        }
+    }
+
     /// Returns the value to publish for a member: a count modulo 2^16, or a load in sixteenths of a task.
     #[inline(always)]
     fn value(self, topic: Topic, states: MemberStates<'_>, member: Member) -> u16 {

@@ -820,25 +820,39 @@ impl View {
         }
     }
 
-    /// Publishes changes to remote cores. If each idle member belongs to one core at a time, also releases idle
-    /// members to all cores. A core without overload releases all of them. An overloaded core keeps its share of
-    /// the members, at most one per packet of a burst. It keeps none while a task on another core goes first.
+    /// Publishes changes to remote cores, and releases idle members as [`View::share_idle`] does. `waiting` is the number
+    /// of tasks that wait on this core.
     #[inline]
-    pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
+    pub fn publish(&mut self, pool: usize, waiting: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(pool_exchange) = &mut self.pool_exchange else { return };
         pool_exchange.is_overloaded = !keeps_up;
-        if pool_exchange.publishes().idle {
-            let keep = match keeps_up || pool_exchange.yields() {
-                true => 0,
-                false => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
-            };
-            self.release_idle(keep);
-        }
+        self.share_idle(waiting);
         let Some(pool_exchange) = &mut self.pool_exchange else { return };
         let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         // Tasks that wait elsewhere need exact counts: a member that seems full gets none of them.
         let publishes_all = keeps_up || self.remote_backlog.tasks > 0;
         pool_exchange.publish(pool, states, sender, publishes_all);
+    }
+
+    /// Releases idle members to all cores, if each belongs to one core at a time. Tasks that wait on this core take them
+    /// first, unless a task on another core goes before. An overloaded core keeps its share of the members, at most one
+    /// per packet of a burst; but no place of a central queue.
+    #[inline]
+    pub fn share_idle(&mut self, waiting: usize) {
+        let Some(pool_exchange) = self.pool_exchange.as_ref().filter(|_| !self.idle.is_empty())
+        else {
+            return;
+        };
+        let PublishedState { idle, topic, .. } = pool_exchange.publishes();
+        let keeps_share = pool_exchange.is_overloaded && topic.is_some();
+        let keep = match (waiting > 0 || keeps_share) && !pool_exchange.yields() {
+            true if waiting > 0 => self.idle.len(),
+            true => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
+            false => 0,
+        };
+        if idle {
+            self.release_idle(keep);
+        }
     }
 
     /// Releases idle members to all cores, except `keep` of them.
