@@ -340,6 +340,8 @@ pub(super) struct SilenceChecks {
     /// True if replies carry the member's queue.
     replies_report: bool,
     core: Core,
+    /// Minimum interval between checks, by [`REMOTE_NS`].
+    least_ns: u64,
     /// Time of the next check.
     next_ns: u64,
     /// Counts of each member at the last check.
@@ -357,6 +359,7 @@ impl SilenceChecks {
             lossless: false,
             replies_report: true,
             core: Core::ONLY,
+            least_ns: 0,
             next_ns: 0,
             watches: Vec::new(),
             silences: SilenceTracker::default(),
@@ -369,6 +372,9 @@ impl SilenceChecks {
         self.lossless = caller.lossless;
         self.replies_report = caller.reports == Reports::Replies;
         self.watches.resize(view.members(), SilenceWatch::default());
+        // Independent dispatchers read no counts of others.
+        let remote_cores = view.pool_exchange().map_or(0, |_| caller.core.count - 1);
+        self.least_ns = (view.members() * remote_cores) as u64 * REMOTE_NS;
     }
 
     /// Returns `None` until the next check is due. Then returns the limits that `limits` computes, and schedules the
@@ -384,9 +390,7 @@ impl SilenceChecks {
         let limits = limits(self);
         // Several checks within the silence limit: a silence must last over two of them.
         let pause_ns = limits.map_or(CHECK_MOST_NS, |limits| limits.silence_ns / 4);
-        let remote_counts = self.watches.len() * (self.core.count - 1);
-        let pause_ns = pause_ns.min(CHECK_MOST_NS).max(remote_counts as u64 * REMOTE_NS);
-        self.next_ns = now_ns.saturating_add(pause_ns);
+        self.next_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS).max(self.least_ns));
         Some(limits)
     }
 
