@@ -708,6 +708,25 @@ fn several_cores_perform_like_one() {
     assert!(rows[1].p99 > 1.2 * rows[0].p99, "{rows:?}");
 }
 
+/// Cores that exchange rarely, as overloaded ones do, see the places of a central queue at once, but other cores' tasks
+/// late.
+// promise: scheduling.2
+#[test]
+fn overloaded_cores_share_places_but_not_counts() {
+    for (policy, ratios) in [("cfcfs", 0.9..1.05), ("sed", 1.3..3.0)] {
+        let rows = sim::rows(&args(&[
+            ("policy", policy),
+            ("workers", "256"),
+            ("load", "0.9"),
+            ("cores", "8"),
+            ("exchange", "1us,every:200us"),
+            ("tasks", "50000"),
+        ]));
+        let rows = rows.unwrap();
+        assert!(ratios.contains(&(rows[1].p99 / rows[0].p99)), "{policy}: {rows:?}");
+    }
+}
+
 #[test]
 fn faults_lose_only_the_tasks_they_hit() {
     let rows = |keys: &[(&str, &str)]| {
@@ -812,6 +831,7 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("at", "5ms speed 0-1=0.0001")], "from 0.001 to 1000"),
         (&[("arrivals", "bursts(10,5us)"), ("load", "0.05"), ("at", "1ms load 0.9")], "load 0.9"),
         (&[("hop", "11s")], "at most 10s"),
+        (&[("cores", "2"), ("exchange", "every:soon")], "cannot read this time"),
         (&[("model", "ct"), ("delay", "1000000s")], "at most 10s"),
         (
             &[("model", "ct"), ("service", "exp(1ns)"), ("delay", "1ms")],
