@@ -57,7 +57,7 @@ pub struct SimArgs {
     /// rack: dispatcher cores of the one rack's leaf; each task reaches any of them [default: 1]
     #[arg(long)]
     pub cores: Option<String>,
-    /// rack: delay of messages between cores, at most until a core's next packet; `every:T`: cores exchange at
+    /// rack: delay of messages between cores (a core's next packet ends it early); `every:T`: cores exchange at
     /// intervals of T, as overloaded cores do; `shared`: each message reaches all cores at once [default: 0us]
     #[arg(long)]
     pub exchange: Option<String>,

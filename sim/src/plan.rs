@@ -221,7 +221,10 @@ fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
     let (delay, interval) = match args.exchange.as_deref().unwrap_or("0us") {
         "shared" => (None, 0),
         text => match text.strip_prefix("every:") {
-            Some(text) => (Some(0), ticks(delay("exchange", text)?)),
+            Some(interval) => match ticks(delay("exchange", interval)?) {
+                0 => return Err(format!("--exchange {text}: an interval above 0 is needed")),
+                interval => (Some(0), interval),
+            },
             None => (Some(ticks(delay("exchange", text)?)), 0),
         },
     };

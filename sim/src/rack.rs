@@ -159,7 +159,8 @@ struct Leaf<W> {
     dispatchers: Vec<WatchedDispatcher<W>>,
     /// Messages between cores; empty for a single core or shared memory.
     exchanges: Vec<Exchange>,
-    /// Time of each core's next exchange, in ticks. Until then the core sees no change by other cores.
+    /// Time of each core's next exchange, in ticks. Until then the core receives no messages. It sees places and keys of
+    /// waiting tasks at once.
     exchange_at: Vec<u64>,
     /// Rule that decides which signals the leaf sends to the spine.
     signals: Signals,
@@ -559,8 +560,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Lets a core publish its changes and receive those of other cores, if its next exchange is due. Does nothing if
-    /// cores share memory.
+    /// Lets a core publish its changes and receive those of other cores. If its next exchange is not due, it only
+    /// releases places. Does nothing if cores share memory.
     #[inline]
     fn exchange(&mut self, rack: usize, core: usize) {
         let (now, interval) = (self.engine.now, self.config.cores.interval);
@@ -708,7 +709,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
 impl<W: Watcher> Leaf<W> {
     /// Creates the leaf of a rack whose workers begin at index `first_worker`.
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
-        let Cores { count, delay, .. } = config.cores;
+        let Cores { count, delay, interval, .. } = config.cores;
         let (views, exchanges) = match delay {
             Some(_) if count > 1 => View::of_cores(workers, count),
             _ => (View::heap(workers, count), Vec::new()),
@@ -732,7 +733,8 @@ impl<W: Watcher> Leaf<W> {
         Self {
             dispatchers: views.into_iter().enumerate().map(dispatcher).collect(),
             exchanges,
-            exchange_at: vec![0; count],
+            // The cores take turns.
+            exchange_at: (0..count as u64).map(|core| core * interval / count as u64).collect(),
             signals,
             signals_sent: 0,
             first_worker,

@@ -832,6 +832,7 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("arrivals", "bursts(10,5us)"), ("load", "0.05"), ("at", "1ms load 0.9")], "load 0.9"),
         (&[("hop", "11s")], "at most 10s"),
         (&[("cores", "2"), ("exchange", "every:soon")], "cannot read this time"),
+        (&[("cores", "2"), ("exchange", "every:0us")], "an interval above 0"),
         (&[("model", "ct"), ("delay", "1000000s")], "at most 10s"),
         (
             &[("model", "ct"), ("service", "exp(1ns)"), ("delay", "1ms")],

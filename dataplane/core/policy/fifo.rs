@@ -7,12 +7,12 @@
 /// Link of a list's last item.
 const END: u32 = u32::MAX;
 
-/// Numbered slots for items. The slot that has been free for the longest time is reused first. So items that leave in the
-/// order of their arrival lie next to each other, and the CPU prefetches them.
+/// Numbered slots for items. The slot that has been free for the longest time is reused first. The items of a long queue
+/// then lie side by side, and the CPU prefetches them.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
-    /// Free slots.
+    /// Free slots, oldest first.
     free: Fifo,
     /// True if a full slab allocates another slot.
     grows: bool,

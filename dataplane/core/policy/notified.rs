@@ -96,8 +96,8 @@ fn build(below: f64, otherwise: Fallback) -> AnyPolicy {
 /// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020.
 ///
 /// Deviations: under `jbt-d` a new threshold triggers no probes; after an increase, members below it join the list with
-/// their next report. On a node with several cores, `jiq`, `jbt` and `pi` keep each member on the list of at most one
-/// core; under `jbt-d` it may be on several. `pi` never picks at random, so it searches for members that no list
+/// their next report. On a node with several cores, `jiq`, `jiq-weighted` and `jbt` keep each member on the list of at
+/// most one core; under `jbt-d` and `pi` it may be on several. `pi` never picks at random, so it searches for members that no list
 /// contains by mistake (`policy/forgotten.rs`).
 #[derive(Clone, Debug)]
 pub struct ThresholdList {

@@ -4,8 +4,8 @@
 //! `cfcfs` use this module ([`super::bounded`]).
 //!
 //! A reply frees a place for the core that receives it. The core notes the first free place of a member on its idle
-//! list, and releases further ones to all cores at once. A core without overload releases the places on its list when
-//! it next publishes its state. An overloaded core keeps some of them ([`View::publish`]). While a task on another core
+//! list, and releases further ones to all cores at once. Tasks that wait on the core take the listed places first.
+//! Without such tasks the core releases them at the end of its poll ([`View::share_idle`]). While a task on another core
 //! goes first ([`super::courtesy`]), a core takes no place, and releases the places on its list. From time to time one
 //! core per member compares the member's places with the member's tasks, which repairs losses and applies a changed
 //! bound.

@@ -752,7 +752,22 @@ fn places_go_first_to_own_waiting_tasks() {
     reply(&mut cores.dispatchers[0], 0, 0);
     assert!(!has_tokens(&cores));
     cores.dispatchers[0].share_places();
+    assert!(has_tokens(&cores) && pick(&mut cores.dispatchers[1]).member == Member(0));
+    // A task that waits on another core goes first.
+    cores.dispatchers[1].wait(task).unwrap();
+    cores.dispatchers[0].tick(1_000_000);
+    cores.dispatchers[0].wait(task).unwrap();
+    reply(&mut cores.dispatchers[0], 0, 0);
+    cores.exchange(true);
     assert!(has_tokens(&cores));
+}
+
+#[test]
+fn counts_are_exchanged_most_often() {
+    for (policy, packets) in [("jsq", 4096), ("sed", 4096), ("horus", 16_384), ("cfcfs", 0)] {
+        let cores = Cores::new(policy, 1024, 2);
+        assert_eq!(cores.dispatchers[0].packets_per_exchange(), packets, "{policy}");
+    }
 }
 
 #[test]

@@ -63,8 +63,7 @@ use crate::wire::task::{Extension, Header};
 /// Maximum number of packets per poll of a core that is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
 /// Bounds on the number of packets between two exchanges of an overloaded core. 1024 packets take some 40 us. Comparing
-/// members and moving cache lines then costs little of its time, and response times stay nearly the same
-/// (docs/explanation/consistency.md).
+/// members and moving cache lines then costs little of its time. docs/explanation/consistency.md has the response times.
 const EXCHANGE_PACKETS: (usize, usize) = (32 * BURST, 512 * BURST);
 /// Maximum number of ticks (100 us each, or one per poll if polls take longer) between two exchanges of an overloaded
 /// core.
@@ -475,6 +474,7 @@ impl Stages {
                 self.exchange_some(received <= KEEPS_UP);
             } else {
                 self.dispatchers.iter_mut().for_each(Dispatcher::share_places);
+                self.note_released();
             }
         }
     }
@@ -492,9 +492,13 @@ impl Stages {
         if let Some(fabric) = &self.fabric {
             fabric.receive_idle(&mut self.dispatchers);
         }
-        if self.waiting > 0 {
-            // Another core may have released a place that a waiting task can take.
-            self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
+        self.note_released();
+    }
+
+    /// Notes whether another core has released a place that a waiting task can take.
+    fn note_released(&mut self) {
+        if self.waiting > 0 && !self.freed {
+            self.freed = self.dispatchers.iter().any(Dispatcher::may_release);
         }
     }
 

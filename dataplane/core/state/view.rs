@@ -835,8 +835,8 @@ impl View {
     }
 
     /// Releases idle members to all cores, if each belongs to one core at a time. Tasks that wait on this core take them
-    /// first, unless a task on another core goes before. An overloaded core keeps its share of the members, at most one
-    /// per packet of a burst; but no place of a central queue.
+    /// first, unless a task on another core goes before. An overloaded core without waiting tasks keeps its share of the
+    /// members, at most one per packet of a burst; none if it publishes nothing about members.
     #[inline]
     pub fn share_idle(&mut self, waiting: usize) {
         let Some(pool_exchange) = self.pool_exchange.as_ref().filter(|_| !self.idle.is_empty())
