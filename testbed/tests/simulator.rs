@@ -716,7 +716,7 @@ fn overloaded_cores_share_places_but_not_counts() {
     for (policy, ratios) in [("cfcfs", 0.9..1.05), ("sed", 1.3..3.0)] {
         let rows = sim::rows(&args(&[
             ("policy", policy),
-            ("workers", "256"),
+            ("racks", "256"),
             ("load", "0.9"),
             ("cores", "8"),
             ("exchange", "1us,every:200us"),

@@ -7,12 +7,12 @@
 /// Link of a list's last item.
 const END: u32 = u32::MAX;
 
-/// Numbered slots for items. The slot that has been free for the longest time is reused first. The items of a long queue
-/// then lie side by side, and the CPU prefetches them.
+/// Numbered slots for items. A slab of fixed size first reuses the slot that has been free for the longest time. The items
+/// of a long queue then lie side by side, and the CPU prefetches them. A slab that grows first reuses the last freed slot.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
-    /// Free slots, oldest first.
+    /// Free slots, the next one first.
     free: Fifo,
     /// True if a full slab allocates another slot.
     grows: bool,
@@ -112,11 +112,16 @@ impl<T> Slab<T> {
         Some(item)
     }
 
-    /// Appends an empty slot without a link to the free ones.
+    /// Adds an empty slot without a link to the free ones: as the last one, or in a slab that grows as the first one.
     #[inline]
     fn release(&mut self, slot: u32) {
         let mut free = self.free; // a copy, because `link` borrows the slab
-        free.link(slot, self);
+        if self.grows && !free.is_empty() {
+            self.entries[slot as usize].next = std::mem::replace(&mut free.first, slot);
+            free.len += 1;
+        } else {
+            free.link(slot, self);
+        }
         self.free = free;
     }
 
@@ -328,15 +333,25 @@ mod tests {
     }
 
     #[test]
-    fn first_freed_slot_is_reused_first() {
+    fn growing_slab_reuses_last_freed_slot_first() {
         let mut slab = Slab::default();
         let slots: Vec<_> = ["a", "b", "c"].map(|item| slab.add(item)).into();
         assert_eq!(slots, [0, 1, 2]);
         assert_eq!((slab.remove(1), slab.remove(1), slab.remove(0)), (Some("b"), None, Some("a")));
         assert_eq!((slab.get(1), slab.get(7)), (None, None));
-        assert_eq!([slab.insert("d"), slab.insert("e"), slab.insert("f")], [Ok(1), Ok(0), Ok(3)]);
+        assert_eq!([slab.insert("d"), slab.insert("e"), slab.insert("f")], [Ok(0), Ok(1), Ok(3)]);
         *slab.get_mut(3).unwrap() = "g";
-        assert_eq!((slab[1], slab[2], slab[3], slab.room()), ("d", "c", "g", 4));
+        assert_eq!((slab[0], slab[2], slab[3], slab.room()), ("d", "c", "g", 4));
+    }
+
+    #[test]
+    fn fixed_slab_reuses_first_freed_slot_first() {
+        let mut slab = Slab::with_room(4);
+        let slots = ["a", "b", "c"].map(|item| slab.insert(item));
+        assert_eq!(slots, [Ok(0), Ok(1), Ok(2)]);
+        assert_eq!((slab.remove(1), slab.remove(0)), (Some("b"), Some("a")));
+        let slots = ["d", "e", "f", "g"].map(|item| slab.insert(item));
+        assert_eq!(slots, [Ok(3), Ok(1), Ok(0), Err("g")]);
     }
 
     #[test]
