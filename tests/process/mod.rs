@@ -97,8 +97,8 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Returns the file of a process's standard error. `None` if it is no file, or if it is that of process `parent`: a
-/// process that inherited its standard error has no log of its own.
+/// Returns the file of a process's standard error; `None` if it is no file. Also returns `None` if process `parent` has
+/// the same one, because an inherited standard error is no log of its own.
 pub fn log_of(process: u32, parent: u32) -> Option<PathBuf> {
     let file_of = |process: u32| fs::read_link(format!("/proc/{process}/fd/2")).ok();
     file_of(process).filter(|log| log.is_file() && file_of(parent).as_ref() != Some(log))

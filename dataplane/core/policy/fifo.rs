@@ -112,7 +112,7 @@ impl<T> Slab<T> {
         Some(item)
     }
 
-    /// Adds an empty slot without a link to the free ones: as the last one, or in a slab that grows as the first one.
+    /// Adds an empty slot without a link to the free ones. A slab that grows reuses it first, other slabs last.
     #[inline]
     fn release(&mut self, slot: u32) {
         let mut free = self.free; // a copy, because `link` borrows the slab

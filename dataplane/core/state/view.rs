@@ -839,20 +839,17 @@ impl View {
     /// members, at most one per packet of a burst; none if it publishes nothing about members.
     #[inline]
     pub fn share_idle(&mut self, waiting: usize) {
-        let Some(pool_exchange) = self.pool_exchange.as_ref().filter(|_| !self.idle.is_empty())
-        else {
+        if !self.shares_idle() || self.idle.is_empty() {
             return;
-        };
-        let PublishedState { idle, topic, .. } = pool_exchange.publishes();
-        let keeps_share = pool_exchange.is_overloaded && topic.is_some();
+        }
+        let Some(pool_exchange) = &self.pool_exchange else { return };
+        let keeps_share = pool_exchange.is_overloaded && pool_exchange.publishes().topic.is_some();
         let keep = match (waiting > 0 || keeps_share) && !pool_exchange.yields() {
             true if waiting > 0 => self.idle.len(),
             true => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
             false => 0,
         };
-        if idle {
-            self.release_idle(keep);
-        }
+        self.release_idle(keep);
     }
 
     /// Releases idle members to all cores, except `keep` of them.
