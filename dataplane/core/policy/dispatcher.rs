@@ -21,6 +21,7 @@ use super::{
 };
 use crate::limits::{BURST, QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
+use crate::state::broadcast::Sender;
 use crate::state::{
     Exchange, Member, PoolExchange, PublishedState, RemoteUpdate, Report, Topic, View,
 };
@@ -325,6 +326,22 @@ impl Dispatcher {
         self.view.set_waiting(self.backlog.waiting);
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
         self.view.touch_all(picks.iter().flatten().map(|pick| pick.member));
+    }
+
+    /// Publishes the changes of the pool with this index to remote cores. After an overload, all counts of their tasks
+    /// are again those that they published.
+    #[inline]
+    fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
+        let missed_tasks = self.view.misses_tasks();
+        self.view.exchange_backlog(self.backlog.waiting);
+        self.view.publish(pool, self.backlog.waiting, sender, keeps_up);
+        if missed_tasks && !self.view.misses_tasks() {
+            for member in (0..self.view.members() as u16).map(Member) {
+                if self.view.lower_count(member) {
+                    self.policy.on_remote_update(member, &mut self.view);
+                }
+            }
+        }
     }
 
     /// Processes messages of a remote core: a value for each member, whose meaning `topic` gives (task count or load).
@@ -844,6 +861,7 @@ impl Dispatcher {
 
     /// Processes a report without a reply, for instance from a keep-alive.
     pub fn refresh(&mut self, report: &Report) {
+        _ = self.view.of(report.member).outstanding_with(report.load, 0);
         self.policy.on_reply(report, &mut self.view, &mut self.rng);
         self.view.touch(report.member);
     }
@@ -948,9 +966,7 @@ where
     D: AsMut<Dispatcher>,
 {
     for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
-        let Dispatcher { view, backlog, .. } = dispatcher.as_mut();
-        view.exchange_backlog(backlog.waiting);
-        view.publish(pool, backlog.waiting, &mut exchange.sender, keeps_up);
+        dispatcher.as_mut().publish(pool, &mut exchange.sender, keeps_up);
     }
     exchange.sender.publish();
     while let Some(update) = exchange.receive() {

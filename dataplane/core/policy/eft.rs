@@ -518,7 +518,7 @@ impl Eft {
                     }
                 }
                 let state = parts.states.of(report.member);
-                parts.surplus += usize::from(!state.answered());
+                parts.surplus += usize::from(!state.answered_with(report.load));
                 state.set_load(report.load);
                 state.outstanding()
             },

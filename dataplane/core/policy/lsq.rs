@@ -299,7 +299,7 @@ fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>
     let mut surplus = 0;
     queues.set_all(reports, parts.states.members(), |report| {
         let state = parts.states.of(report.member);
-        surplus += usize::from(!state.answered());
+        surplus += usize::from(!state.answered_with(report.load));
         state.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
         report.load.whole_tasks().max(1) // an idle member ranks as if it had a task, see `rank_of`
@@ -317,7 +317,7 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], states: MemberStates<'_
         #[inline(always)]
         |report| {
             let state = states.of(report.member);
-            expected += usize::from(state.answered());
+            expected += usize::from(state.answered_with(report.load));
             state.set_load(report.load);
             report.load.whole_tasks()
         },

@@ -703,6 +703,43 @@ fn overloaded_cores_publish_large_differences_first() {
 
 // promise: scheduling.2
 #[test]
+fn overloaded_cores_count_unpublished_tasks_in_reports() {
+    let mut cores = Cores::new("sed", 2, 2);
+    let (a, report) = (Member(0), |tasks| Report::new(Member(0), Load::tasks(tasks), 0));
+    let place = |cores: &mut Cores, core: usize, tasks| {
+        (0..tasks).for_each(|_| cores.dispatchers[core].count_placed(a));
+    };
+    place(&mut cores, 0, 3);
+    // A core without overload uses its own and the published counts.
+    cores.exchange(true);
+    cores.dispatchers[0].reply(&report(4));
+    assert_eq!(cores.outstanding(0), [2, 0]);
+    // An overloaded core does not publish one task. A reply shows it.
+    cores.exchange(false);
+    place(&mut cores, 1, 1);
+    cores.exchange(false);
+    assert_eq!(cores.outstanding(0), [2, 0]);
+    cores.dispatchers[0].reply(&report(2));
+    assert_eq!(cores.outstanding(0), [2, 0]);
+    assert_eq!(pick(&mut cores.dispatchers[0]).member, Member(1));
+    // Published tasks may be those of an earlier report.
+    place(&mut cores, 1, 1);
+    cores.exchange(false);
+    assert_eq!(cores.outstanding(0), [3, 1]);
+    // A later report with fewer tasks lowers the count to the published ones; a keep-alive has no answered task.
+    cores.dispatchers[0].refresh(&report(7));
+    assert_eq!(cores.outstanding(0), [7, 1]);
+    cores.dispatchers[0].refresh(&report(0));
+    assert_eq!(cores.outstanding(0), [3, 1]);
+    // After the overload, the cores publish all changes again.
+    cores.dispatchers[0].refresh(&report(7));
+    cores.exchange(true);
+    assert_eq!((cores.outstanding(0), cores.outstanding(1)), (vec![3, 1], vec![3, 1]));
+    assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 2), 2), [0, 2]);
+}
+
+// promise: scheduling.2
+#[test]
 fn no_two_cores_take_one_idle_member() {
     for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
         let mut cores = Cores::new(policy, 9, 3);
@@ -763,8 +800,8 @@ fn places_go_first_to_own_waiting_tasks() {
 }
 
 #[test]
-fn counts_are_exchanged_most_often() {
-    for (policy, packets) in [("jsq", 4096), ("sed", 4096), ("horus", 16_384), ("cfcfs", 0)] {
+fn pools_that_publish_nothing_ask_for_no_exchange() {
+    for (policy, packets) in [("jsq", 16_384), ("sed", 16_384), ("horus", 16_384), ("cfcfs", 0)] {
         let cores = Cores::new(policy, 1024, 2);
         assert_eq!(cores.dispatchers[0].packets_per_exchange(), packets, "{policy}");
     }

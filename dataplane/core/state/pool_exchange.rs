@@ -2,7 +2,8 @@
 //! the right to send one task to a member, or the member's idleness; one core holds it at a time ([`super::tokens`]).
 //!
 //! A core without overload publishes every change after each burst. An overloaded core publishes only changes of
-//! several tasks, so that few cache lines per packet move between cores. It publishes the rest when its overload ends.
+//! several tasks, so that few cache lines per packet move between cores. It publishes the rest when its overload ends. In
+//! between, reports show tasks of other cores that were not published.
 //!
 //! Shared words were the alternative. They moved a cache line between cores for nearly every reply, and each core still
 //! missed the tasks that other cores had just sent. docs/explanation/consistency.md compares both.
@@ -20,7 +21,7 @@ use super::layout::Layout;
 use super::member::{Load, Member};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
-use super::words::{LocalState, MemberStates};
+use super::words::{LocalState, MemberStates, RemoteTasks};
 use crate::limits::BURST;
 
 /// Units per task of published loads: sixteenths.
@@ -75,15 +76,10 @@ impl PublishedState {
         Self { backlog: true, ..self }
     }
 
-    /// Returns the number of packets for each member between two exchanges of an overloaded core. Replies report loads,
-    /// so estimates of loads stay good for longer than counts of tasks. In the simulator
-    /// (docs/explanation/consistency.md), the p99 of `jsq` on two cores rises from about 5 packets on.
+    /// Returns the number of packets for each member between two exchanges of an overloaded core. Replies report queues
+    /// of all cores' tasks, so a core's estimates and counts stay good between two exchanges.
     pub(crate) const fn packets_per_member(self) -> usize {
-        match self.topic {
-            Some(Topic::Loads) => 16,
-            Some(Topic::Counts) => 4,
-            None => 0,
-        }
+        if self.topic.is_some() { 16 } else { 0 }
     }
 
     /// Returns the value to publish for a member: a count modulo 2^16, or a load in sixteenths of a task.
@@ -148,7 +144,8 @@ pub struct PoolExchange {
     published: Slice<AtomicU16>,
     /// Values that remote cores publish, with the last counts received from each.
     remote_cores: Vec<RemoteCore>,
-    /// Sums of these counts, in the form of a core's own state. Only the outstanding tasks are in use.
+    /// Tasks of remote cores, in the form of a core's own state. `outstanding` is the sum of the published counts, plus
+    /// the tasks that only reports have shown, which are also in `drift`. `since` is not in use.
     remote_counts: Slice<LocalState>,
     /// Members that may have changed since the last exchange.
     touched: ArrayVec<Member, TOUCHED_MOST>,
@@ -174,6 +171,8 @@ pub struct PoolExchange {
     core: usize,
     /// True if this core was overloaded at its last exchange.
     pub(super) is_overloaded: bool,
+    /// Knowledge about the tasks of remote cores since the last exchange.
+    pub(super) knowledge: RemoteTasks,
 }
 
 /// A remote core.
@@ -231,6 +230,7 @@ impl PoolExchange {
                 .collect(),
             core,
             is_overloaded: false,
+            knowledge: RemoteTasks::Published,
         }
     }
 
@@ -275,6 +275,7 @@ impl PoolExchange {
         if self.publishes.topic != publishes.topic {
             for counts in &*self.remote_counts {
                 counts.outstanding.store(0, Relaxed);
+                counts.drift.store(0, Relaxed);
             }
             self.remote_cores.iter_mut().for_each(|remote| remote.received.fill(0));
             // Value that all cores assume for a member without a message.
@@ -311,6 +312,10 @@ impl PoolExchange {
         keeps_up: bool,
     ) {
         let Some(topic) = self.publishes.topic else { return };
+        self.knowledge = match topic {
+            Topic::Counts if !keeps_up => RemoteTasks::Coarse,
+            _ => RemoteTasks::Published,
+        };
         let subject = Subject { pool: pool as u16, topic };
         let least = if keeps_up { 1 } else { self.coarse * topic.units() };
         if std::mem::replace(&mut self.all_touched, !keeps_up) {
@@ -360,6 +365,14 @@ impl PoolExchange {
         sender.send(subject, member, value);
     }
 
+    /// Lowers the count of remote cores' tasks at a member to those published. Returns true if a report had raised it.
+    pub(super) fn lower(&self, member: Member) -> bool {
+        let counts = &self.remote_counts[member.index()];
+        let is_raised = counts.drift.load(Relaxed) > 0;
+        counts.raise(i32::MIN);
+        is_raised
+    }
+
     /// Applies a message of remote core number `remote`. Returns true if this core's estimate of the member
     /// may have changed.
     pub(super) fn receive(
@@ -382,8 +395,7 @@ impl PoolExchange {
                 let received = &mut self.remote_cores[remote].received[member.index()];
                 let more = value.wrapping_sub(*received).cast_signed();
                 *received = value;
-                let sum = &self.remote_counts[member.index()].outstanding;
-                sum.store(sum.load(Relaxed).wrapping_add_signed(more.into()), Relaxed);
+                self.remote_counts[member.index()].publish(more.into());
             }
             Topic::Loads => {
                 states.of(member).set_estimate(Load(u32::from(value) * (65_536 / SIXTEENTHS)));

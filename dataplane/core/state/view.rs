@@ -22,6 +22,7 @@ use super::layout::{HISTOGRAMS, Layout, TableShape};
 use super::member::{Load, LoadEstimate, Member, MemberPresence, RackWord, Report};
 use super::pool_exchange::{PoolExchange, PublishedState, RemoteBacklog};
 use super::region::{Region, Slice};
+use super::words::RemoteTasks::{self, Coarse, Exact, Published};
 use super::words::{LocalState, MemberState, MemberStates};
 use crate::limits::BURST;
 
@@ -458,12 +459,7 @@ impl View {
     #[inline(always)]
     #[must_use]
     pub fn states(&self) -> MemberStates<'_> {
-        MemberStates::new(
-            &self.reported,
-            &self.local,
-            &self.remote_counts,
-            self.pool_exchange.is_none(),
-        )
+        MemberStates::new(&self.reported, &self.local, &self.remote_counts, self.knowledge())
     }
 
     /// Borrows the state of one member.
@@ -481,7 +477,7 @@ impl View {
                 &self.reported,
                 &self.local,
                 &self.remote_counts,
-                self.pool_exchange.is_none(),
+                self.knowledge(),
             ),
             active: &self.active,
             idle: self.idle.words_of(self.reported.len()),
@@ -553,7 +549,7 @@ impl View {
     pub fn largest_estimate(&self, member: Member) -> Load {
         let remote = self.remote_states.iter();
         let states =
-            remote.map(|remote| MemberStates::new(&remote.reported, &remote.local, &[], true));
+            remote.map(|remote| MemberStates::new(&remote.reported, &remote.local, &[], Exact));
         let states = states.chain([self.states()]);
         let (load, drift) = states.fold((0, 0_u32), |(load, drift), states| {
             let estimate = states.of(member).estimate();
@@ -640,6 +636,13 @@ impl View {
     #[inline]
     pub fn answered(&mut self, member: Member) -> bool {
         self.of(member).answered()
+    }
+
+    /// Counts the reply with this load, like [`View::answered`], and the tasks that it shows
+    /// ([`MemberState::answered_with`]).
+    #[inline]
+    pub fn answered_with(&mut self, member: Member, load: Load) -> bool {
+        self.of(member).answered_with(load)
     }
 
     /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published,
@@ -828,10 +831,28 @@ impl View {
         pool_exchange.is_overloaded = !keeps_up;
         self.share_idle(waiting);
         let Some(pool_exchange) = &mut self.pool_exchange else { return };
-        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, Published);
         // Tasks that wait elsewhere need exact counts: a member that seems full gets none of them.
         let publishes_all = keeps_up || self.remote_backlog.tasks > 0;
         pool_exchange.publish(pool, states, sender, publishes_all);
+    }
+
+    /// Returns the knowledge about the tasks of remote cores.
+    #[inline(always)]
+    fn knowledge(&self) -> RemoteTasks {
+        self.pool_exchange.as_ref().map_or(Exact, |shared| shared.knowledge)
+    }
+
+    /// Returns true if this core counts tasks, and misses small changes on other cores.
+    #[inline]
+    #[must_use]
+    pub fn misses_tasks(&self) -> bool {
+        self.knowledge() == Coarse
+    }
+
+    /// Lowers the count of remote cores' tasks at `member` to those published. Returns true if reports had raised it.
+    pub fn lower_count(&self, member: Member) -> bool {
+        self.pool_exchange.as_ref().is_some_and(|shared| shared.lower(member))
     }
 
     /// Releases idle members to all cores, if each belongs to one core at a time. Tasks that wait on this core take them
@@ -856,7 +877,7 @@ impl View {
     #[inline]
     pub fn release_idle(&mut self, keep: usize) {
         let Some(pool_exchange) = &self.pool_exchange else { return };
-        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, Published);
         let surplus = (keep..self.idle.len()).map_while(|_| self.idle.take_last());
         pool_exchange.release(surplus.inspect(|&member| {
             // Another core may send the member a task before this core learns of it, so this core assumes one task.
@@ -871,7 +892,7 @@ impl View {
     /// the member's change.
     #[inline]
     pub fn receive(&mut self, remote: usize, topic: Topic, member: Member, value: u16) -> bool {
-        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, Published);
         let pool_exchange = self.pool_exchange.as_mut();
         pool_exchange.is_some_and(|pool_exchange| {
             pool_exchange.receive(remote, topic, member, value, states)

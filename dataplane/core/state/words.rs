@@ -49,8 +49,47 @@ pub struct LocalState {
     pub outstanding: AtomicU32,
 }
 
+impl LocalState {
+    // For the counts of other cores' tasks ([`super::pool_exchange`]): `outstanding` includes `drift`, the tasks that were
+    // not published, but that a report showed.
+
+    /// Adds `more`, which may be negative, to the published tasks. New ones may be those that a report has shown.
+    pub(super) fn publish(&self, more: i32) {
+        let shown = self.drift.load(Relaxed);
+        let published = shown.min(more.max(0).cast_unsigned());
+        let outstanding = self.outstanding.load(Relaxed).wrapping_add_signed(more);
+        self.outstanding.store(outstanding.wrapping_sub(published), Relaxed);
+        self.drift.store(shown - published, Relaxed);
+    }
+
+    /// Raises the tasks to `tasks` if fewer are published, otherwise lowers them to the published ones. Returns them.
+    #[inline(always)]
+    pub(super) fn raise(&self, tasks: i32) -> i32 {
+        let before = self.drift.load(Relaxed);
+        let published = self.outstanding.load(Relaxed).wrapping_sub(before).cast_signed();
+        let shown = tasks.saturating_sub(published).max(0);
+        let total = published.wrapping_add(shown);
+        if before != shown.cast_unsigned() {
+            self.outstanding.store(total.cast_unsigned(), Relaxed);
+            self.drift.store(shown.cast_unsigned(), Relaxed);
+        }
+        total
+    }
+}
+
 impl Sealed for LocalState {}
 impl Pod for LocalState {}
+
+/// Knowledge of a core about the outstanding tasks of other cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RemoteTasks {
+    /// Their current counts.
+    Exact,
+    /// The counts that they last published, which may be too low or too high.
+    Published,
+    /// The same on an overloaded core, without small changes. Reports show tasks that were not published.
+    Coarse,
+}
 
 /// State of all members of a pool: reports, this core's state and the counts of other cores.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +100,8 @@ pub struct MemberStates<'a> {
     local: &'a [LocalState],
     /// Outstanding tasks of other cores: one slice per core, or one with their sums.
     remote_counts: &'a [Slice<LocalState>],
-    /// True if these counts are current.
-    is_exact: bool,
+    /// Meaning of these counts.
+    knowledge: RemoteTasks,
 }
 
 /// State of one member.
@@ -75,8 +114,8 @@ pub struct MemberState<'a> {
     local: &'a LocalState,
     /// Outstanding tasks of other cores at all members: one slice per core, or one with their sums.
     remote_counts: &'a [Slice<LocalState>],
-    /// True if these counts are current.
-    is_exact: bool,
+    /// Meaning of these counts.
+    knowledge: RemoteTasks,
 }
 
 impl<'a> MemberStates<'a> {
@@ -86,9 +125,9 @@ impl<'a> MemberStates<'a> {
         reported: &'a [AtomicU64],
         local: &'a [LocalState],
         remote_counts: &'a [Slice<LocalState>],
-        is_exact: bool,
+        knowledge: RemoteTasks,
     ) -> Self {
-        Self { reported, local: &local[..reported.len()], remote_counts, is_exact }
+        Self { reported, local: &local[..reported.len()], remote_counts, knowledge }
     }
 
     /// Returns the number of members. The compiler need not check the index of a member again
@@ -111,7 +150,7 @@ impl<'a> MemberStates<'a> {
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
-        Self { remote_counts: &[], is_exact: true, ..self }
+        Self { remote_counts: &[], knowledge: RemoteTasks::Exact, ..self }
     }
 
     /// Returns the state of `member`.
@@ -124,7 +163,7 @@ impl<'a> MemberStates<'a> {
             reported,
             local,
             remote_counts: self.remote_counts,
-            is_exact: self.is_exact,
+            knowledge: self.knowledge,
         }
     }
 }
@@ -225,7 +264,7 @@ impl MemberState<'_> {
     #[inline(always)]
     #[must_use]
     pub fn is_exact(self) -> bool {
-        self.is_exact
+        self.knowledge == RemoteTasks::Exact
     }
 
     /// Counts a reply. Returns false and changes nothing if certainly no task is outstanding: the counts are exact, and
@@ -233,9 +272,36 @@ impl MemberState<'_> {
     #[inline(always)]
     #[must_use]
     pub fn answered(self) -> bool {
-        let expected = !self.is_exact || self.outstanding() > 0;
+        let expected = !self.is_exact() || self.outstanding() > 0;
         self.balance(-i32::from(expected));
         expected
+    }
+
+    /// Counts a reply with this load, like [`MemberState::answered`], and the tasks that it shows
+    /// ([`MemberState::outstanding_with`]).
+    #[inline(always)]
+    #[must_use]
+    pub fn answered_with(self, load: Load) -> bool {
+        let expected = self.outstanding_with(load, 1) > 0 || !self.is_exact();
+        self.balance(-i32::from(expected));
+        expected
+    }
+
+    /// Returns the number of outstanding tasks, over all cores. If this core misses small changes of other cores, raises
+    /// their count to the tasks that the member reports, instead of those of an earlier report. `answered` is the number
+    /// of tasks that the report answers and that are still counted.
+    #[inline(always)]
+    #[must_use]
+    pub fn outstanding_with(self, load: Load, answered: i32) -> u32 {
+        if self.knowledge != RemoteTasks::Coarse {
+            return self.outstanding();
+        }
+        let own = self.own_outstanding();
+        let tasks = load.whole_tasks().cast_signed() + answered; // far below 2^31
+        let remote = self.remote_counts.iter();
+        let counts =
+            remote.map(|remote| remote[self.member.index()].raise(tasks.wrapping_sub(own)));
+        counts.fold(own, i32::wrapping_add).max(0).cast_unsigned()
     }
 
     /// Subtracts answered or lost `tasks` from the outstanding tasks. With exact counts, `tasks` must not exceed them.
