@@ -337,7 +337,7 @@ impl Policy for WaterFill {
     fn reply_run(&mut self, reports: &[Report], view: &mut View, rng: &mut Rng) -> usize {
         let mut surplus = 0;
         for report in reports {
-            surplus += usize::from(!view.answered_with(report.member, report.load));
+            surplus += usize::from(!view.of(report.member).answered_with(report.load));
             self.on_reply(report, view, rng);
             if let Some(conditions) = &mut self.conditions {
                 let inverse_rate = view.rate(report.member).max(f64::MIN_POSITIVE).recip();

@@ -366,7 +366,7 @@ impl PoolExchange {
     }
 
     /// Lowers the count of remote cores' tasks at a member to those published. Returns true if a report had raised it.
-    pub(super) fn lower(&self, member: Member) -> bool {
+    pub(crate) fn lower(&self, member: Member) -> bool {
         let counts = &self.remote_counts[member.index()];
         let is_raised = counts.drift.load(Relaxed) > 0;
         counts.raise(i32::MIN);

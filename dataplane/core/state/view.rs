@@ -638,13 +638,6 @@ impl View {
         self.of(member).answered()
     }
 
-    /// Counts the reply with this load, like [`View::answered`], and the tasks that it shows
-    /// ([`MemberState::answered_with`]).
-    #[inline]
-    pub fn answered_with(&mut self, member: Member, load: Load) -> bool {
-        self.of(member).answered_with(load)
-    }
-
     /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published,
     /// current only under [`View::heap`]. Returns 0 if the sum is negative.
     #[inline]
@@ -848,11 +841,6 @@ impl View {
     #[must_use]
     pub fn misses_tasks(&self) -> bool {
         self.knowledge() == Coarse
-    }
-
-    /// Lowers the count of remote cores' tasks at `member` to those published. Returns true if reports had raised it.
-    pub fn lower_count(&self, member: Member) -> bool {
-        self.pool_exchange.as_ref().is_some_and(|shared| shared.lower(member))
     }
 
     /// Releases idle members to all cores, if each belongs to one core at a time. Tasks that wait on this core take them
