@@ -735,7 +735,7 @@ impl Dispatcher {
     /// Returns the number of packets between two exchanges of an overloaded core that this pool needs.
     pub(crate) fn packets_per_exchange(&self) -> usize {
         let shared = self.view.pool_exchange();
-        shared.map_or(0, |shared| self.view.members() * shared.publishes().packets_per_member())
+        shared.map_or(0, |shared| self.view.members() * shared.packets_per_member())
     }
 
     /// Releases places to all cores between two exchanges of an overloaded core, see [`View::share_idle`]: a task that

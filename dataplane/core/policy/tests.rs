@@ -704,7 +704,7 @@ fn overloaded_cores_publish_large_differences_first() {
 // promise: scheduling.2
 #[test]
 fn overloaded_cores_count_unpublished_tasks_in_reports() {
-    let mut cores = Cores::new("sed", 2, 2);
+    let mut cores = Cores::new("sed", 2, 3);
     let (a, report) = (Member(0), |tasks| Report::new(Member(0), Load::tasks(tasks), 0));
     let place = |cores: &mut Cores, core: usize, tasks| {
         (0..tasks).for_each(|_| cores.dispatchers[core].count_placed(a));
@@ -714,7 +714,7 @@ fn overloaded_cores_count_unpublished_tasks_in_reports() {
     cores.exchange(true);
     cores.dispatchers[0].reply(&report(4));
     assert_eq!(cores.outstanding(0), [2, 0]);
-    // An overloaded core does not publish one task. A reply shows it.
+    // An overloaded core, of three, does not publish one task. A reply shows it.
     cores.exchange(false);
     place(&mut cores, 1, 1);
     cores.exchange(false);
@@ -723,18 +723,18 @@ fn overloaded_cores_count_unpublished_tasks_in_reports() {
     assert_eq!(cores.outstanding(0), [2, 0]);
     assert_eq!(pick(&mut cores.dispatchers[0]).member, Member(1));
     // Published tasks may be those of an earlier report.
-    place(&mut cores, 1, 1);
+    place(&mut cores, 1, 2);
     cores.exchange(false);
-    assert_eq!(cores.outstanding(0), [3, 1]);
+    assert_eq!(cores.outstanding(0), [4, 1]);
     // A later report with fewer tasks lowers the count to the published ones; a keep-alive has no answered task.
     cores.dispatchers[0].refresh(&report(7));
     assert_eq!(cores.outstanding(0), [7, 1]);
     cores.dispatchers[0].refresh(&report(0));
-    assert_eq!(cores.outstanding(0), [3, 1]);
+    assert_eq!(cores.outstanding(0), [4, 1]);
     // After the overload, the cores publish all changes again.
     cores.dispatchers[0].refresh(&report(7));
     cores.exchange(true);
-    assert_eq!((cores.outstanding(0), cores.outstanding(1)), (vec![3, 1], vec![3, 1]));
+    assert_eq!((cores.outstanding(0), cores.outstanding(1)), (vec![4, 1], vec![4, 1]));
     assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 2), 2), [0, 2]);
 }
 
@@ -800,10 +800,13 @@ fn places_go_first_to_own_waiting_tasks() {
 }
 
 #[test]
-fn pools_that_publish_nothing_ask_for_no_exchange() {
-    for (policy, packets) in [("jsq", 16_384), ("sed", 16_384), ("horus", 16_384), ("cfcfs", 0)] {
-        let cores = Cores::new(policy, 1024, 2);
-        assert_eq!(cores.dispatchers[0].packets_per_exchange(), packets, "{policy}");
+fn counts_without_reports_are_exchanged_most_often() {
+    let packets = [("jsq", 4096, 16_384), ("horus", 16_384, 16_384), ("cfcfs", 0, 0)];
+    for (policy, on_two, on_three) in packets {
+        for (cores, packets) in [(2, on_two), (3, on_three)] {
+            let cores = Cores::new(policy, 1024, cores);
+            assert_eq!(cores.dispatchers[0].packets_per_exchange(), packets, "{policy}");
+        }
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) enum RemoteTasks {
     Exact,
     /// The counts that they last published, which may be too low or too high.
     Published,
-    /// The same on an overloaded core, without small changes. Reports show tasks that were not published.
+    /// The same on an overloaded core of three or more, without small changes. Reports show tasks that were not published.
     Coarse,
 }
 
