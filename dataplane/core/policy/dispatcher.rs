@@ -337,7 +337,7 @@ impl Dispatcher {
         self.view.publish(pool, self.backlog.waiting, sender, keeps_up);
         if missed_tasks && !self.view.misses_tasks() {
             for member in (0..self.view.members() as u16).map(Member) {
-                if self.view.pool_exchange().is_some_and(|shared| shared.lower(member)) {
+                if self.view.forget_report(member) {
                     self.policy.on_remote_update(member, &mut self.view);
                 }
             }

@@ -736,6 +736,19 @@ fn overloaded_cores_count_unpublished_tasks_in_reports() {
     cores.exchange(true);
     assert_eq!((cores.outstanding(0), cores.outstanding(1)), (vec![4, 1], vec![4, 1]));
     assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 2), 2), [0, 2]);
+    // A report does not count after its member has departed or lost tasks, or under a policy that publishes nothing.
+    cores.exchange(false);
+    let forgets: [fn(&mut Dispatcher); 2] =
+        [|core| _ = core.write_off(Member(0), 1), |core| core.view_mut().forget(Member(0))];
+    for forgets in forgets {
+        cores.dispatchers[0].refresh(&report(7));
+        forgets(&mut cores.dispatchers[0]);
+        assert!(cores.outstanding(0)[0] < 4);
+    }
+    assert!(cores.dispatchers[0].view().misses_tasks());
+    let mut cfcfs = PreparedPolicy::new(&"cfcfs".parse().unwrap(), 2, Core { index: 0, count: 3 });
+    cores.dispatchers[0].swap_policy(&mut cfcfs);
+    assert!(!cores.dispatchers[0].view().misses_tasks());
 }
 
 // promise: scheduling.2

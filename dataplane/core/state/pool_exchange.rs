@@ -299,6 +299,7 @@ impl PoolExchange {
             };
             self.published.iter().for_each(|value| value.store(initial, Relaxed));
             self.all_touched = true;
+            self.knowledge = RemoteTasks::Published;
         }
         if !publishes.backlog {
             self.waiting[0].store(0, Relaxed);
@@ -380,7 +381,7 @@ impl PoolExchange {
     }
 
     /// Lowers the count of remote cores' tasks at a member to those published. Returns true if a report had raised it.
-    pub(crate) fn lower(&self, member: Member) -> bool {
+    pub(super) fn lower(&self, member: Member) -> bool {
         let counts = &self.remote_counts[member.index()];
         let is_raised = counts.drift.load(Relaxed) > 0;
         counts.raise(i32::MIN);

@@ -218,6 +218,7 @@ impl View {
         self.lost[member.index()].store(0, Relaxed);
         self.set_quanta(member, 0);
         self.rates[member.index()] = 1.0;
+        self.forget_report(member);
         self.touch(member);
     }
 
@@ -694,6 +695,7 @@ impl View {
         let lost = lost.min(outstanding).min(i32::MAX as u32);
         self.of(member).take_off(lost);
         self.lost[member.index()].fetch_add(lost, Relaxed);
+        self.forget_report(member);
         self.touch(member);
         lost
     }
@@ -841,6 +843,11 @@ impl View {
     #[must_use]
     pub fn misses_tasks(&self) -> bool {
         self.knowledge() == Coarse
+    }
+
+    /// Lowers the count of remote cores' tasks at `member` to those published. Returns true if a report had raised it.
+    pub(crate) fn forget_report(&self, member: Member) -> bool {
+        self.pool_exchange.as_ref().is_some_and(|shared| shared.lower(member))
     }
 
     /// Releases idle members to all cores, if each belongs to one core at a time. Tasks that wait on this core take them
