@@ -328,8 +328,8 @@ impl Dispatcher {
         self.view.touch_all(picks.iter().flatten().map(|pick| pick.member));
     }
 
-    /// Publishes the changes of the pool with this index to remote cores. After an overload, all counts of their tasks
-    /// are again those that they published.
+    /// Publishes the changes of the pool with this index to remote cores. After an overload,
+    /// lowers the counts of their tasks to the published ones.
     #[inline]
     fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let missed_tasks = self.view.misses_tasks();
@@ -861,7 +861,7 @@ impl Dispatcher {
 
     /// Processes a report without a reply, for instance from a keep-alive.
     pub fn refresh(&mut self, report: &Report) {
-        _ = self.view.of(report.member).outstanding_with(report.load, 0);
+        _ = self.view.of(report.member).count_reported(report.load, 0);
         self.policy.on_reply(report, &mut self.view, &mut self.rng);
         self.view.touch(report.member);
     }

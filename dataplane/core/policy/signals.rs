@@ -161,19 +161,6 @@ impl Signals {
         }
     }
 
-    /// Returns the same, but under other rules than [`Protocol::EveryReply`] at least the number of tasks that the leaf's
-    /// cores have sent and that are not answered. Cores need not know the loads that other cores estimate. Reads memory
-    /// of other cores: not for each packet.
-    #[must_use]
-    pub fn load_over_cores(&self, view: &View, member: Member) -> u64 {
-        let load = self.load_of(view, member);
-        if self.protocol == Protocol::EveryReply || view.pool_exchange().is_none() {
-            return load;
-        }
-        let tasks = view.outstanding_now(member).max(0).cast_unsigned();
-        load.max(u64::from(tasks) * u64::from(Load::ONE.0))
-    }
-
     /// Returns the increase of the rack's sum of loads by a task sent to a member. The caller adds it, so that the sum
     /// agrees with [`Signals::load_of`] without a new summation.
     #[inline]

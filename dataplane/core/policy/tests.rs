@@ -704,51 +704,57 @@ fn overloaded_cores_publish_large_differences_first() {
 // promise: scheduling.2
 #[test]
 fn overloaded_cores_count_unpublished_tasks_in_reports() {
-    let mut cores = Cores::new("sed", 2, 3);
-    let (a, report) = (Member(0), |tasks| Report::new(Member(0), Load::tasks(tasks), 0));
-    let place = |cores: &mut Cores, core: usize, tasks| {
-        (0..tasks).for_each(|_| cores.dispatchers[core].count_placed(a));
-    };
-    place(&mut cores, 0, 3);
-    // A core without overload uses its own and the published counts.
-    cores.exchange(true);
-    cores.dispatchers[0].reply(&report(4));
-    assert_eq!(cores.outstanding(0), [2, 0]);
-    // An overloaded core, of three, does not publish one task. A reply shows it.
-    cores.exchange(false);
-    place(&mut cores, 1, 1);
-    cores.exchange(false);
-    assert_eq!(cores.outstanding(0), [2, 0]);
-    cores.dispatchers[0].reply(&report(2));
-    assert_eq!(cores.outstanding(0), [2, 0]);
-    assert_eq!(pick(&mut cores.dispatchers[0]).member, Member(1));
-    // Published tasks may be those of an earlier report.
-    place(&mut cores, 1, 2);
-    cores.exchange(false);
-    assert_eq!(cores.outstanding(0), [4, 1]);
-    // A later report with fewer tasks lowers the count to the published ones; a keep-alive has no answered task.
-    cores.dispatchers[0].refresh(&report(7));
-    assert_eq!(cores.outstanding(0), [7, 1]);
-    cores.dispatchers[0].refresh(&report(0));
-    assert_eq!(cores.outstanding(0), [4, 1]);
-    // After the overload, the cores publish all changes again.
-    cores.dispatchers[0].refresh(&report(7));
-    cores.exchange(true);
-    assert_eq!((cores.outstanding(0), cores.outstanding(1)), (vec![4, 1], vec![4, 1]));
-    assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 2), 2), [0, 2]);
-    // A report does not count after its member has departed or lost tasks, or under a policy that publishes nothing.
-    cores.exchange(false);
-    let forgets: [fn(&mut Dispatcher); 2] =
-        [|core| _ = core.write_off(Member(0), 1), |core| core.view_mut().forget(Member(0))];
-    for forgets in forgets {
-        cores.dispatchers[0].refresh(&report(7));
-        forgets(&mut cores.dispatchers[0]);
-        assert!(cores.outstanding(0)[0] < 4);
+    for policy in ["sed", "jsq", "eft", "lsq-sample", "scd"] {
+        let mut cores = Cores::new(policy, 2, 3);
+        (0..2).for_each(|member| cores.dispatchers[2].count_placed(Member(member))); // none is idle
+        let report = |tasks| Report::new(Member(0), Load::tasks(tasks), 0);
+        let place = |cores: &mut Cores, core: usize, tasks| {
+            (0..tasks).for_each(|_| cores.dispatchers[core].count_placed(Member(0)));
+        };
+        place(&mut cores, 0, 2);
+        // A core without overload uses its own and the published counts.
+        cores.exchange(true);
+        cores.dispatchers[0].reply(&report(4));
+        assert_eq!(cores.outstanding(0), [2, 1], "{policy}");
+        // An overloaded core, of three, does not publish one task. A reply shows it.
+        cores.exchange(false);
+        place(&mut cores, 1, 1);
+        cores.exchange(false);
+        assert_eq!(cores.outstanding(0), [2, 1], "{policy}");
+        cores.dispatchers[0].reply(&report(2));
+        assert_eq!(cores.outstanding(0), [2, 1], "{policy}");
+        // Published tasks may be those of an earlier report.
+        place(&mut cores, 1, 2);
+        cores.exchange(false);
+        assert_eq!(cores.outstanding(0), [4, 1], "{policy}");
+        // A later report with fewer tasks lowers the count to the published ones. A keep-alive answers no task.
+        for (reported, counted) in [(7, 7), (0, 4), (9, 9)] {
+            cores.dispatchers[0].refresh(&report(reported));
+            assert_eq!(cores.outstanding(0), [counted, 1], "{policy}");
+        }
+        // Answers on another core end the tasks that a report has shown.
+        (0..3).for_each(|_| _ = cores.dispatchers[1].reply(&report(0)));
+        cores.exchange(false);
+        assert_eq!(cores.outstanding(0), [1, 1], "{policy}");
+        // The counts use reports until the overload has ended for several exchanges.
+        cores.dispatchers[0].refresh(&report(9));
+        cores.exchange(true);
+        assert_eq!(cores.outstanding(0), [9, 1], "{policy}");
+        (0..4).for_each(|_| cores.exchange(true));
+        assert_eq!(cores.outstanding(0), [1, 1], "{policy}");
+        let picked = histogram(&picks(&mut cores.dispatchers[0], 6), 2);
+        assert!(picked.iter().all(|&tasks| tasks > 0), "{policy}: {picked:?}");
+        // A report does not count after its member has departed, or under a policy that publishes nothing.
+        cores.exchange(false);
+        cores.dispatchers[0].refresh(&report(99));
+        cores.dispatchers[0].view_mut().forget(Member(0));
+        assert!(cores.outstanding(0)[0] < 9, "{policy}");
+        assert!(cores.dispatchers[0].view().misses_tasks(), "{policy}");
+        let core = Core { index: 0, count: 3 };
+        let mut cfcfs = PreparedPolicy::new(&"cfcfs".parse().unwrap(), 2, core);
+        cores.dispatchers[0].swap_policy(&mut cfcfs);
+        assert!(!cores.dispatchers[0].view().misses_tasks(), "{policy}");
     }
-    assert!(cores.dispatchers[0].view().misses_tasks());
-    let mut cfcfs = PreparedPolicy::new(&"cfcfs".parse().unwrap(), 2, Core { index: 0, count: 3 });
-    cores.dispatchers[0].swap_policy(&mut cfcfs);
-    assert!(!cores.dispatchers[0].view().misses_tasks());
 }
 
 // promise: scheduling.2

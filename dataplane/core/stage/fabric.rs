@@ -527,7 +527,7 @@ impl Fabric {
             let view = dispatcher.view();
             // A core assumes one task at an idle worker of another core, but the spine must not.
             let active = view.active().iter().filter(|&&member| !view.is_shared_idle(member));
-            let total = active.map(|&member| link.signals.load_over_cores(view, member)).sum();
+            let total = active.map(|&member| link.signals.load_of(view, member)).sum();
             // Tasks and replies of other cores change the load, too. The next check compares it as after a reply.
             let has_changed = std::mem::replace(&mut link.total, total) != total;
             link.replied |= has_changed && self.core.count > 1;

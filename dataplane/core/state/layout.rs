@@ -20,7 +20,7 @@
 //! | quanta | per pool, u32 per member: quanta served to its current tasks, if its workers share their core | core of an agent |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
-//! | per core: elsewhere | as own: outstanding tasks of remote cores, and of them those in reports only (drift); none on a node with one core | that core |
+//! | per core: elsewhere | as own: outstanding tasks of remote cores; drift: those that only reports show; none on a node with one core | that core |
 //! | per core: published | per member, u16: last published value; none on a node with one core | that core |
 //! | per core: ring | see [`super::broadcast`]; none on a node with one core | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per listed member; u16 per member: its place in the list | that core |

@@ -38,6 +38,9 @@ const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 /// Least number of cores whose counts use reports during an overload ([`RemoteTasks::Coarse`]). On two cores at most one
 /// task per member stays unpublished. Reports would lower the simulated p99 by 0 to 5% there, but the packets/s by 1 to 8%.
 const CORES_WITH_REPORTS: usize = 3;
+/// Number of exchanges in a row without overload after which counts no longer use reports. After a single short poll the
+/// other cores may still be overloaded.
+const CALM_EXCHANGES: u8 = 8;
 
 /// Difference of two waits, in nanoseconds, from which an overloaded core lets the longer one on another core go first.
 /// With a smaller difference, cores with backlogs would pass on places after each poll.
@@ -171,6 +174,8 @@ pub struct PoolExchange {
     pub(super) is_overloaded: bool,
     /// Knowledge about the tasks of remote cores since the last exchange.
     pub(super) knowledge: RemoteTasks,
+    /// Number of exchanges without overload since the last one with it; all ones after 254 of them.
+    calm_exchanges: u8,
 }
 
 /// A remote core.
@@ -229,6 +234,7 @@ impl PoolExchange {
             core,
             is_overloaded: false,
             knowledge: RemoteTasks::Published,
+            calm_exchanges: u8::MAX,
         }
     }
 
@@ -255,7 +261,7 @@ impl PoolExchange {
         self.bounds.iter().map(|bound| bound[0].load(Relaxed) as usize)
     }
 
-    /// Returns the sums of the counts that remote cores published.
+    /// Returns the tasks of remote cores: the sums of the counts that they published, plus the tasks that reports show.
     pub(super) fn remote_counts(&self) -> Slice<LocalState> {
         self.remote_counts.clone()
     }
@@ -327,10 +333,6 @@ impl PoolExchange {
         keeps_up: bool,
     ) {
         let Some(topic) = self.publishes.topic else { return };
-        self.knowledge = match topic {
-            Topic::Counts if !keeps_up && self.uses_reports() => RemoteTasks::Coarse,
-            _ => RemoteTasks::Published,
-        };
         let subject = Subject { pool: pool as u16, topic };
         let least = if keeps_up { 1 } else { self.coarse * topic.units() };
         if std::mem::replace(&mut self.all_touched, !keeps_up) {
@@ -380,11 +382,25 @@ impl PoolExchange {
         sender.send(subject, member, value);
     }
 
+    /// Updates the knowledge about remote cores' tasks at an exchange. `waits` is true if tasks wait and the policy
+    /// publishes their number: all cores then publish all changes.
+    pub(super) fn update_knowledge(&mut self, keeps_up: bool, waits: bool) {
+        self.calm_exchanges = match keeps_up {
+            true => self.calm_exchanges.saturating_add(1),
+            false => 0,
+        };
+        let is_calm = waits || self.calm_exchanges >= CALM_EXCHANGES;
+        self.knowledge = match self.publishes.topic {
+            Some(Topic::Counts) if !is_calm && self.uses_reports() => RemoteTasks::Coarse,
+            _ => RemoteTasks::Published,
+        };
+    }
+
     /// Lowers the count of remote cores' tasks at a member to those published. Returns true if a report had raised it.
     pub(super) fn lower(&self, member: Member) -> bool {
         let counts = &self.remote_counts[member.index()];
         let is_raised = counts.drift.load(Relaxed) > 0;
-        counts.raise(i32::MIN);
+        counts.set_least(i32::MIN);
         is_raised
     }
 
@@ -410,7 +426,7 @@ impl PoolExchange {
                 let received = &mut self.remote_cores[remote].received[member.index()];
                 let more = value.wrapping_sub(*received).cast_signed();
                 *received = value;
-                self.remote_counts[member.index()].publish(more.into());
+                self.remote_counts[member.index()].add_published(more.into());
             }
             Topic::Loads => {
                 states.of(member).set_estimate(Load(u32::from(value) * (65_536 / SIXTEENTHS)));

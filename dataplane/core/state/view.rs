@@ -56,7 +56,8 @@ pub struct View {
     histograms: Slice<AtomicU64>,
     /// This core's drift and outstanding tasks of each member.
     local: Slice<LocalState>,
-    /// Outstanding tasks of remote cores: as last published, or their current counts ([`View::heap`]).
+    /// Outstanding tasks of remote cores: as last published, plus the tasks that reports show; or their current counts
+    /// ([`View::heap`]).
     remote_counts: Vec<Slice<LocalState>>,
     /// State of remote cores of the node, read rarely.
     remote_states: Vec<RemoteState>,
@@ -639,8 +640,8 @@ impl View {
         self.of(member).answered()
     }
 
-    /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published,
-    /// current only under [`View::heap`]. Returns 0 if the sum is negative.
+    /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published, plus
+    /// the tasks that reports show; current only under [`View::heap`]. Returns 0 if the sum is negative.
     #[inline]
     #[must_use]
     pub fn outstanding(&self, member: Member) -> u32 {
@@ -695,7 +696,6 @@ impl View {
         let lost = lost.min(outstanding).min(i32::MAX as u32);
         self.of(member).take_off(lost);
         self.lost[member.index()].fetch_add(lost, Relaxed);
-        self.forget_report(member);
         self.touch(member);
         lost
     }
@@ -830,6 +830,8 @@ impl View {
         // Tasks that wait elsewhere need exact counts: a member that seems full gets none of them.
         let publishes_all = keeps_up || self.remote_backlog.tasks > 0;
         pool_exchange.publish(pool, states, sender, publishes_all);
+        let waits = waiting > 0 || self.remote_backlog.tasks > 0;
+        pool_exchange.update_knowledge(keeps_up, waits && pool_exchange.publishes().backlog);
     }
 
     /// Returns the knowledge about the tasks of remote cores.
@@ -838,7 +840,7 @@ impl View {
         self.pool_exchange.as_ref().map_or(Exact, |shared| shared.knowledge)
     }
 
-    /// Returns true if this core counts tasks, and misses small changes on other cores.
+    /// Returns true if other cores may not publish small changes of their tasks, and reports show these.
     #[inline]
     #[must_use]
     pub fn misses_tasks(&self) -> bool {

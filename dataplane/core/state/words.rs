@@ -50,21 +50,22 @@ pub struct LocalState {
 }
 
 impl LocalState {
-    // For the counts of other cores' tasks ([`super::pool_exchange`]): `outstanding` includes `drift`, the tasks that were
-    // not published, but that a report showed.
+    // In the counts of remote cores' tasks ([`super::pool_exchange`]), `drift` is the number of tasks that only reports
+    // show. `outstanding` includes it.
 
-    /// Adds `more`, which may be negative, to the published tasks. New ones may be those that a report has shown.
-    pub(super) fn publish(&self, more: i32) {
+    /// Adds `more` to the published tasks. Subtracts an increase from the tasks that only reports show: they may be the
+    /// same. A decrease ends these: the member may have answered them, too.
+    pub(super) fn add_published(&self, more: i32) {
         let shown = self.drift.load(Relaxed);
-        let published = shown.min(more.max(0).cast_unsigned());
+        let left = if more < 0 { 0 } else { shown.saturating_sub(more.cast_unsigned()) };
         let outstanding = self.outstanding.load(Relaxed).wrapping_add_signed(more);
-        self.outstanding.store(outstanding.wrapping_sub(published), Relaxed);
-        self.drift.store(shown - published, Relaxed);
+        self.outstanding.store(outstanding.wrapping_sub(shown - left), Relaxed);
+        self.drift.store(left, Relaxed);
     }
 
     /// Raises the tasks to `tasks` if fewer are published, otherwise lowers them to the published ones. Returns them.
     #[inline(always)]
-    pub(super) fn raise(&self, tasks: i32) -> i32 {
+    pub(super) fn set_least(&self, tasks: i32) -> i32 {
         let before = self.drift.load(Relaxed);
         let published = self.outstanding.load(Relaxed).wrapping_sub(before).cast_signed();
         let shown = tasks.saturating_sub(published).max(0);
@@ -87,7 +88,8 @@ pub(super) enum RemoteTasks {
     Exact,
     /// The counts that they last published, which may be too low or too high.
     Published,
-    /// The same on an overloaded core of three or more, without small changes. Reports show tasks that were not published.
+    /// The counts that they last published, without small changes. Reports show the missing tasks. Only on an overloaded
+    /// core of three or more.
     Coarse,
 }
 
@@ -278,21 +280,21 @@ impl MemberState<'_> {
     }
 
     /// Counts a reply with this load, like [`MemberState::answered`], and the tasks that it shows
-    /// ([`MemberState::outstanding_with`]).
+    /// ([`MemberState::count_reported`]).
     #[inline(always)]
     #[must_use]
     pub fn answered_with(self, load: Load) -> bool {
-        let expected = self.outstanding_with(load, 1) > 0 || !self.is_exact();
+        let expected = self.count_reported(load, 1) > 0 || !self.is_exact();
         self.balance(-i32::from(expected));
         expected
     }
 
-    /// Returns the number of outstanding tasks, over all cores. If this core misses small changes of other cores, raises
-    /// their count to the tasks that the member reports, instead of those of an earlier report. `answered` is the number
-    /// of tasks that the report answers and that are still counted.
+    /// Counts the tasks that a report shows, instead of those of an earlier report, if this core misses small changes of
+    /// other cores. Returns the number of outstanding tasks, over all cores. `answered` is 1 if the report's task is still
+    /// counted, otherwise 0.
     #[inline(always)]
     #[must_use]
-    pub fn outstanding_with(self, load: Load, answered: i32) -> u32 {
+    pub fn count_reported(self, load: Load, answered: i32) -> u32 {
         if self.knowledge != RemoteTasks::Coarse {
             return self.outstanding();
         }
@@ -300,7 +302,7 @@ impl MemberState<'_> {
         let tasks = load.whole_tasks().cast_signed() + answered; // far below 2^31
         let remote = self.remote_counts.iter();
         let counts =
-            remote.map(|remote| remote[self.member.index()].raise(tasks.wrapping_sub(own)));
+            remote.map(|remote| remote[self.member.index()].set_least(tasks.wrapping_sub(own)));
         counts.fold(own, i32::wrapping_add).max(0).cast_unsigned()
     }
 

@@ -202,38 +202,34 @@ fn spine_gets_idle_and_load_signals() {
 // promise: fabric.2
 #[test]
 fn load_of_other_cores_is_signalled() {
-    for policy in ["horus", "jsq", "jbsq(k=3)"] {
-        let text = text(Family::V4, policy, "").replace("cores = [0]", "cores = [0, 1]");
-        let mut rigs = rigs_of(&text, None, true, 256);
-        resolve_spine(&rigs[0], SPINE);
-        // Polls both cores for 2 ms.
-        let signals = |rigs: &mut Vec<Rig>| {
-            let mut signals = Vec::new();
-            for _ in 0..20 {
-                rigs.iter_mut().rev().for_each(|rig| rig.wait(MS / 10));
-                signals.extend(rigs[0].signals());
-            }
-            signals
-        };
-        assert_eq!(signals(&mut rigs).last().unwrap().0, Code::IdleAdd);
-        let tasks =
-            (0..12).map(|seq| rigs[1].one(CLIENTS, &forwarded_task(seq, seq < 4), WORKERS).1.dst);
-        let workers: Vec<_> = tasks.collect();
-        let busy = signals(&mut rigs);
-        assert!(
-            matches!(busy[..], [(Code::IdleRemove, ..), .., (.., load)] if load == Load::tasks(3))
-        );
-        assert!(busy.iter().all(|one| one.0 != Code::IdleAdd), "{busy:?}");
-        for worker in workers {
-            rigs[1].one(WORKERS, &reply(worker, 0), CLIENTS);
+    let text = text(Family::V4, "horus", "").replace("cores = [0]", "cores = [0, 1]");
+    let mut rigs = rigs_of(&text, None, true, 256);
+    resolve_spine(&rigs[0], SPINE);
+    // Polls both cores for 2 ms.
+    let signals = |rigs: &mut Vec<Rig>| {
+        let mut signals = Vec::new();
+        for _ in 0..20 {
+            rigs.iter_mut().rev().for_each(|rig| rig.wait(MS / 10));
+            signals.extend(rigs[0].signals());
         }
-        let signals = signals(&mut rigs);
-        let (.., load) = *signals.last().unwrap();
-        assert!(signals.iter().any(|one| one.0 == Code::IdleAdd), "{signals:?}");
-        // A core assumes one task at an idle worker of another core. The signal does not count it.
-        assert_eq!(load, Load(0));
-        rigs.iter_mut().for_each(Rig::assert_accounted);
+        signals
+    };
+    assert_eq!(signals(&mut rigs).last().unwrap().0, Code::IdleAdd);
+    let tasks =
+        (0..12).map(|seq| rigs[1].one(CLIENTS, &forwarded_task(seq, seq < 4), WORKERS).1.dst);
+    let workers: Vec<_> = tasks.collect();
+    let busy = signals(&mut rigs);
+    assert!(matches!(busy[..], [(Code::IdleRemove, ..), .., (.., load)] if load == Load::tasks(3)));
+    assert!(busy.iter().all(|one| one.0 != Code::IdleAdd), "{busy:?}");
+    for worker in workers {
+        rigs[1].one(WORKERS, &reply(worker, 0), CLIENTS);
     }
+    let signals = signals(&mut rigs);
+    let (.., load) = *signals.last().unwrap();
+    assert!(signals.iter().any(|one| one.0 == Code::IdleAdd), "{signals:?}");
+    // A core assumes one task at an idle worker of another core. The signal does not count it.
+    assert_eq!(load, Load(0));
+    rigs.iter_mut().for_each(Rig::assert_accounted);
 }
 
 // promise: fabric.2

@@ -258,7 +258,7 @@ impl LossWatch<'_> {
     #[inline(always)]
     pub fn answer(&mut self, report: &Report, parts: &mut Parts<'_>) -> u32 {
         let state = parts.states.of(report.member);
-        let mut outstanding = state.outstanding_with(report.load, 1);
+        let mut outstanding = state.count_reported(report.load, 1);
         // A reply of a member without tasks is a duplicate, or answers another node's task. With inexact counts of
         // other cores' tasks it may also answer one of theirs.
         if outstanding == 0 && state.is_exact() {
