@@ -328,8 +328,8 @@ impl Dispatcher {
         self.view.touch_all(picks.iter().flatten().map(|pick| pick.member));
     }
 
-    /// Publishes the changes of the pool with this index to remote cores. After an overload,
-    /// lowers the counts of their tasks to the published ones.
+    /// Publishes the changes of the pool with this index to remote cores. After an overload, lowers
+    /// the counts of their tasks to the published ones.
     #[inline]
     fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let missed_tasks = self.view.misses_tasks();

@@ -840,7 +840,7 @@ impl View {
         self.pool_exchange.as_ref().map_or(Exact, |shared| shared.knowledge)
     }
 
-    /// Returns true if other cores may not publish small changes of their tasks, and reports show these.
+    /// Returns true if other cores may leave small changes of their tasks unpublished. Reports then show these tasks.
     #[inline]
     #[must_use]
     pub fn misses_tasks(&self) -> bool {
