@@ -820,8 +820,9 @@ fn places_go_first_to_own_waiting_tasks() {
 
 #[test]
 fn counts_without_reports_are_exchanged_most_often() {
-    let packets = [("jsq", 4096, 16_384), ("horus", 16_384, 16_384), ("cfcfs", 0, 0)];
-    for (policy, on_two, on_three) in packets {
+    for (policy, on_two, on_three) in
+        [("jsq", 4096, 16_384), ("sed", 4096, 16_384), ("horus", 16_384, 16_384), ("cfcfs", 0, 0)]
+    {
         for (cores, packets) in [(2, on_two), (3, on_three)] {
             let cores = Cores::new(policy, 1024, cores);
             assert_eq!(cores.dispatchers[0].packets_per_exchange(), packets, "{policy}");

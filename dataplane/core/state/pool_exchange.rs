@@ -38,8 +38,8 @@ const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 /// Least number of cores whose counts use reports during an overload ([`RemoteTasks::Coarse`]). On two cores at most one
 /// task per member stays unpublished. Reports would lower the simulated p99 by 0 to 5% there, but the packets/s by 1 to 8%.
 const CORES_WITH_REPORTS: usize = 3;
-/// Number of exchanges in a row without overload after which counts no longer use reports. After a single short poll the
-/// other cores may still be overloaded.
+/// Number of exchanges in a row without overload after which counts no longer use reports. After a single short poll
+/// remote cores may still be overloaded.
 const CALM_EXCHANGES: u8 = 8;
 
 /// Difference of two waits, in nanoseconds, from which an overloaded core lets the longer one on another core go first.

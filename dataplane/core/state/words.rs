@@ -88,8 +88,8 @@ pub(super) enum RemoteTasks {
     Exact,
     /// The counts that they last published, which may be too low or too high.
     Published,
-    /// The counts that they last published, without small changes. Reports show the missing tasks. Only on an overloaded
-    /// core of three or more.
+    /// The counts that they last published, without small changes. Reports show the missing tasks. Only on a node of
+    /// three or more cores, from an overload until several exchanges after it.
     Coarse,
 }
 
