@@ -174,11 +174,10 @@ pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Rep
     dispatcher.note_burst(*burst_ns);
     let surplus = match fabric {
         None => dispatcher.reply_run(reports),
-        // Signals to spines derive from the sum of the workers' loads. Each reply replaces its worker's part of it.
+        // Signals to spines derive from the sum of the workers' loads.
         Some(fabric) => reports.iter().fold(0, |surplus, report| {
-            fabric.before_reply(pool, dispatcher, report.member);
             let is_surplus = !dispatcher.reply(report);
-            fabric.after_reply(pool, dispatcher, report.member);
+            fabric.note_reply(pool, dispatcher, report.member);
             surplus + usize::from(is_surplus)
         }),
     };

@@ -20,12 +20,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
+use super::liveness::Liveness;
 use super::network::{Network, Spine, SpineLink};
 use crate::limits::SPINES_MAX;
 use crate::policy::signals::{Latest, Protocol, Signal, Signals};
 use crate::policy::{Core, Dispatcher};
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Counters, Gauge, Load, Member};
+use crate::state::{Counter, Counters, Gauge, Load, Member, Topic, View};
 use crate::wire::task::{Code, Extension, Header};
 
 /// Time without a message after which a node sends a heartbeat.
@@ -167,8 +168,10 @@ struct Link {
     signals: Signals,
     /// Number of the last signal.
     number: u16,
-    /// Sum of the workers' loads, as this core estimates them.
+    /// Sum of the active workers' loads.
     total: u64,
+    /// True if other schedulers also send tasks to the workers.
+    shared_workers: bool,
     /// Numbers of tasks since the last check: tasks for which the spine chose the rack as idle (by their header), and
     /// all others.
     tasks: [u32; 2],
@@ -182,6 +185,55 @@ struct Link {
     repeated_ns: u64,
     /// True if all workers are drained and only receive in-flight tasks. The spine must not count on any.
     lingers: bool,
+}
+
+impl Link {
+    /// Returns the load of a worker for the signals; 0 if it is not active. `remote_tasks` as in [`WorkerLoad`].
+    fn load_of(&self, view: &View, member: Member, remote_tasks: Option<i32>) -> u64 {
+        if !view.is_active(member) {
+            return 0;
+        }
+        let estimate = self.signals.load_of(view, member);
+        let Some(remote_tasks) = remote_tasks else { return estimate };
+        // Replies that pass remote cores do not change the estimate, so it may be too low or too high.
+        let tasks = view.of(member).own_outstanding().wrapping_add(remote_tasks).max(0);
+        let load = u64::from(tasks.cast_unsigned()) * u64::from(Load::ONE.0);
+        if self.shared_workers { load.max(estimate) } else { load }
+    }
+
+    /// Returns the tasks that remote cores have outstanding at a worker; `None` as in [`WorkerLoad`]. Reads memory of
+    /// remote cores.
+    fn remote_tasks(&self, view: &View, member: Member) -> Option<i32> {
+        let publishes = view.pool_exchange()?.publishes();
+        let counts_tasks =
+            self.protocol != Protocol::EveryReply && publishes.topic != Some(Topic::Loads);
+        let own = view.of(member).own_outstanding();
+        counts_tasks.then(|| view.outstanding_now(member).wrapping_sub(own))
+    }
+
+    /// Sums the loads anew: tasks may have left without a reply, or arrived on remote cores. Returns true if the sum has
+    /// changed.
+    fn sum_loads(&mut self, view: &View, loads: &mut [WorkerLoad]) -> bool {
+        let mut total = 0;
+        for (member, worker) in (0..view.members() as u16).map(Member).zip(loads) {
+            worker.remote_tasks = self.remote_tasks(view, member);
+            // A core assumes one task at an idle worker of another core, but the spine must not.
+            let is_idle = view.is_shared_idle(member);
+            worker.load = if is_idle { 0 } else { self.load_of(view, member, worker.remote_tasks) };
+            total += worker.load;
+        }
+        std::mem::replace(&mut self.total, total) != total
+    }
+}
+
+/// Load of one worker of a linked pool.
+#[derive(Clone, Copy, Debug, Default)]
+struct WorkerLoad {
+    /// The load that the sum includes.
+    load: u64,
+    /// Tasks that remote cores had outstanding at the last summation; negative if their replies pass another core than
+    /// their tasks. `None` if the core's estimate of the worker includes remote tasks.
+    remote_tasks: Option<i32>,
 }
 
 /// Announcements of a spine's service address.
@@ -203,6 +255,8 @@ pub struct Fabric {
     shared: Arc<Shared>,
     /// Links of a leaf, by pool.
     links: Vec<Option<Link>>,
+    /// Loads of a leaf's workers, by pool.
+    loads: Box<[Box<[WorkerLoad]>]>,
     /// Pools of a leaf whose workers are all drained, with the end of the time for in-flight tasks from the
     /// spine.
     lingering: Box<[Option<u64>]>,
@@ -239,6 +293,9 @@ impl Fabric {
             core,
             shared,
             links: (0..pools).map(|_| None).collect(),
+            loads: (0..if network.is_spine() { 0 } else { pools })
+                .map(|_| vec![WorkerLoad::default(); members].into())
+                .collect(),
             lingering: vec![None; pools].into(),
             racks: (0..if network.is_spine() { pools } else { 0 })
                 .map(|_| Numbers::new(members))
@@ -278,12 +335,16 @@ impl Fabric {
             });
             // A link restarts with a fresh state if its spine or protocol has changed.
             if current.as_ref().map(|link| (link.spine, link.protocol)) != target {
+                if let Some(loads) = self.loads.get_mut(pool) {
+                    loads.fill(WorkerLoad::default());
+                }
                 *current = target.map(|(spine, protocol)| Link {
                     spine,
                     protocol,
                     signals: Signals::new(protocol, 0),
                     number: 0,
                     total: 0,
+                    shared_workers: false,
                     tasks: [0; 2],
                     replied: false,
                     counted: self.shared.tasks.get(pool).map_or(0, |tasks| tasks.load(Relaxed)),
@@ -381,26 +442,18 @@ impl Fabric {
         self.has_changes = true;
     }
 
-    /// Records that a worker of a pool receives a task: adds it to the sum of the loads.
-    pub(super) fn note_pick(&mut self, pool: usize) {
-        if let Some(link) = self.link(pool) {
-            link.total += link.signals.load_of_task();
-        }
+    /// Updates the load of a worker, after this core sent it a task.
+    pub(super) fn note_pick(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
+        let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
+        let worker = &mut self.loads[pool][member.index()];
+        let load = link.load_of(dispatcher.view(), member, worker.remote_tasks);
+        link.total = link.total - std::mem::replace(&mut worker.load, load) + load;
     }
 
-    /// Subtracts the load of a worker, before its reply is applied.
-    pub(super) fn before_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
+    /// Updates the load of a worker, after a reply of it was applied.
+    pub(super) fn note_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
+        self.note_pick(pool, dispatcher, member);
         if let Some(link) = self.link(pool) {
-            let load = link.signals.load_of(dispatcher.view(), member);
-            link.total = link.total.saturating_sub(load);
-        }
-    }
-
-    /// Adds the load of a worker, after its reply was applied. With [`Fabric::before_reply`], the sum follows each
-    /// change of one worker's load.
-    pub(super) fn after_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
-        if let Some(link) = self.link(pool) {
-            link.total += link.signals.load_of(dispatcher.view(), member);
             link.replied = true;
             self.has_changes = true;
         }
@@ -491,11 +544,15 @@ impl Fabric {
         now_ns: u64,
         network: &Network,
         dispatchers: &[Dispatcher],
+        liveness: &Liveness,
         counters: &Counters,
     ) {
         self.now_ns = now_ns;
         for (pool, dispatcher) in dispatchers.iter().enumerate() {
             if self.sends_signals_for(pool) {
+                if let Some(link) = self.link(pool) {
+                    link.shared_workers = liveness.is_shared(pool);
+                }
                 self.tick_link(network, pool, dispatcher);
             }
         }
@@ -523,13 +580,8 @@ impl Fabric {
         }
         if now_ns.saturating_sub(link.repeated_ns) >= REPEAT_NS {
             link.repeated_ns = now_ns;
-            // Recomputed: tasks may have left without a reply or arrived on other cores.
-            let view = dispatcher.view();
-            // A core assumes one task at an idle worker of another core, but the spine must not.
-            let active = view.active().iter().filter(|&&member| !view.is_shared_idle(member));
-            let total = active.map(|&member| link.signals.load_of(view, member)).sum();
             // Tasks and replies of other cores change the load, too. The next check compares it as after a reply.
-            let has_changed = std::mem::replace(&mut link.total, total) != total;
+            let has_changed = link.sum_loads(dispatcher.view(), &mut self.loads[pool]);
             link.replied |= has_changed && self.core.count > 1;
             self.has_changes |= link.replied;
             let has_idle = self.core.count == 1 || dispatcher.view().idle_anywhere() > 0;

@@ -451,6 +451,11 @@ impl Liveness {
         self.shared[pool] = shared;
     }
 
+    /// Returns true if other schedulers also send tasks to a pool's workers.
+    pub(super) fn is_shared(&self, pool: usize) -> bool {
+        self.shared[pool]
+    }
+
     /// Returns the timeout in milliseconds. Acknowledgements of registrations carry it to the workers.
     #[must_use]
     pub fn timeout_ms(&self) -> u16 {

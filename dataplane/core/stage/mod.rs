@@ -788,7 +788,8 @@ impl Stages {
             }
         }
         if let Some(fabric) = &mut self.fabric {
-            fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);
+            let (dispatchers, liveness) = (&self.dispatchers, &self.liveness);
+            fabric.tick(now_ns, &self.network, dispatchers, liveness, &self.counters);
             // Ends the limited time in which drained workers still receive in-flight tasks.
             if fabric.lingers() {
                 self.end_lingering();

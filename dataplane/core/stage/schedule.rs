@@ -13,7 +13,7 @@ use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Assignment, Lane, Overflow, Pick, Task};
 use crate::reason::DropReason;
-use crate::state::Counter;
+use crate::state::{Counter, Member};
 use crate::wire::task::{Extension, Header};
 use crate::wire::{ether, ipv4, ipv6, udp};
 
@@ -118,8 +118,8 @@ pub(super) fn offer_run(
             Some(pick) => Ok(Assignment::Sent(pick)),
             None => stages.wait(pool, *task).map(Assignment::Waits),
         };
-        if pick.is_some() {
-            stages.note_pick(pool);
+        if let Some(pick) = pick {
+            stages.note_pick(pool, pick.member);
         }
         take(stages, index, placement);
     }
@@ -130,8 +130,8 @@ pub(super) fn offer_run(
 pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
     let Stages { dispatchers, affinity, .. } = stages;
     let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
-    if pick.is_some() {
-        stages.note_pick(pool);
+    if let Some(pick) = pick {
+        stages.note_pick(pool, pick.member);
     }
     pick
 }
@@ -146,12 +146,12 @@ impl Stages {
         }
     }
 
-    /// Records a pick for a task of a pool (by index).
+    /// Records that a member was picked for a task of a pool (by index).
     #[inline]
-    fn note_pick(&mut self, pool: usize) {
+    fn note_pick(&mut self, pool: usize, member: Member) {
         self.counters.add(Counter::Scheduled, 1);
         if let Some(fabric) = &mut self.fabric {
-            fabric.note_pick(pool);
+            fabric.note_pick(pool, &self.dispatchers[pool], member);
         }
     }
 
