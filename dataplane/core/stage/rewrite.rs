@@ -196,12 +196,20 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
 
     /// Returns the slot of a next hop behind a port. Adds the next hop to the neighbour table if it is unknown. Records
     /// the use, so that the entry stays in the table and its host is probed.
-    #[inline]
+    #[inline(always)]
     fn slot(&self, (port, address): (usize, A)) -> Slot {
         let found = self.neighbours.find(port, address);
         let slot = found.unwrap_or_else(|| self.neighbours.insert(port, address, self.now_ms));
         self.neighbours.note_use(slot, self.now_ms);
         slot
+    }
+
+    /// Prefetches the neighbour entry of the next hop to a client.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, client: A) {
+        if let Some((port, address)) = self.network.family::<A>().client_route(client) {
+            self.neighbours.prefetch(port, address);
+        }
     }
 
     /// Builds the route by a port and next hop.

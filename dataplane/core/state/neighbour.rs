@@ -18,11 +18,13 @@
 //! all hosts. A packet with another MAC address than a resolved entry marks the entry as suspect. A configured
 //! entry never becomes suspect. The node asks the known host of a suspect entry by unicast, and then all hosts.
 
+use std::hint::select_unpredictable;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
 use super::region::{Region, Slice};
+use crate::ring::bytes::prefetch;
 use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 
@@ -30,9 +32,11 @@ use crate::wire::ether::Mac;
 pub const PORT_SLOTS: usize = 4096;
 /// Number of entries of a set.
 const WAYS: usize = 8;
-/// Number of u64 words of a set. The keys, MAC addresses, times, and upper and lower halves of IPv6 addresses
-/// have one cache line each.
-const SET_WORDS: usize = 5 * WAYS;
+/// Number of u64 words of an entry: key, MAC address, times, and the halves of an IPv6 address. The words that a look-up
+/// of IPv4 reads of a set's first two entries share a cache line.
+const ENTRY_WORDS: usize = 5;
+/// Number of u64 words of a set.
+const SET_WORDS: usize = ENTRY_WORDS * WAYS;
 /// Age in milliseconds of a confirmation from which the node probes a host to which it sends packets (Linux:
 /// `base_reachable_time_ms`).
 pub const REACHABLE_MS: u32 = 30_000;
@@ -162,13 +166,13 @@ impl Neighbours {
     /// Returns the word with the MAC address and its flags.
     #[inline(always)]
     fn mac_word(&self, slot: Slot) -> &AtomicU64 {
-        &self.words[slot.0 as usize + WAYS]
+        &self.words[slot.0 as usize + 1]
     }
 
     /// Returns the word with the last confirmation (upper half) and the last use (lower half).
     #[inline]
     fn times(&self, slot: Slot) -> &AtomicU64 {
-        &self.words[slot.0 as usize + 2 * WAYS]
+        &self.words[slot.0 as usize + 2]
     }
 
     /// Returns the place of `address` on `port`'s network; `None` for an unknown host. Searches the cache first, then
@@ -180,16 +184,23 @@ impl Neighbours {
         self.find_cached(port, key, address).or_else(|| self.find_pinned(key, address))
     }
 
+    /// Prefetches the entry of a host in the cache, if it is one of the first in its set.
+    #[inline]
+    pub fn prefetch<A: HostAddress>(&self, port: usize, address: A) {
+        let set = self.set(port, address.key(self, port));
+        prefetch(self.words.as_ptr().wrapping_add(set));
+    }
+
     /// Searches the cache for a host.
     #[inline]
     fn find_cached<A: HostAddress>(&self, port: usize, key: u64, address: A) -> Option<Slot> {
         let set = self.set(port, key);
-        let slot = |way: usize| Slot((set + way) as u32);
-        let is_host = |(way, word): &(usize, &AtomicU64)| {
-            word.load(Acquire) == key && address.is_at(self, slot(*way))
-        };
-        let (way, _) = self.words[set..set + WAYS].iter().enumerate().find(is_host)?;
-        Some(slot(way))
+        let is_host = |&at: &usize| self.key_at(at) == key && address.is_at(self, Slot(at as u32));
+        // Most hosts are in the first or second way. No branch depends on which: it would be unpredictable.
+        let second = set + ENTRY_WORDS;
+        let first = select_unpredictable(self.key_at(second) == key, second, set);
+        let found = is_host(&first).then_some(first);
+        found.or_else(|| ways(set).find(is_host)).map(|at| Slot(at as u32))
     }
 
     /// Searches the pinned area for a host, until a free place.
@@ -281,19 +292,18 @@ impl Neighbours {
                 return slot;
             }
             // Lowest first: free, then unresolved, then longest unused; places being assigned come last.
-            let rank = |way: &usize| {
-                let slot = Slot((set + way) as u32);
+            let rank = |&at: &usize| {
+                let slot = Slot(at as u32);
                 let unused_ms = now_ms.wrapping_sub(self.times(slot).load(Relaxed) as u32);
-                let before = self.key_at(set + way);
+                let before = self.key_at(at);
                 (before == BUSY, before != 0, self.mac(slot).is_some(), u32::MAX - unused_ms)
             };
             // Never `None`: a set has ways.
-            let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
-            let slot = Slot((set + way) as u32);
-            let before = self.key_at(set + way);
+            let Some(at) = ways(set).min_by_key(rank) else { continue };
+            let slot = Slot(at as u32);
+            let before = self.key_at(at);
             // Replaces the way's key word, unless another core has changed it.
-            let exchange =
-                |from, to| self.words[set + way].compare_exchange(from, to, AcqRel, Acquire);
+            let exchange = |from, to| self.words[at].compare_exchange(from, to, AcqRel, Acquire);
             // Until the words behind the key word are written, the place is `BUSY` and belongs to no host.
             if before == BUSY || A::IS_BEHIND_KEY && exchange(before, BUSY).is_err() {
                 continue;
@@ -303,7 +313,7 @@ impl Neighbours {
             self.times(slot).store(u64::from(now_ms), Relaxed);
             if A::IS_BEHIND_KEY {
                 address.store(self, slot);
-                self.words[set + way].store(key, Release);
+                self.words[at].store(key, Release);
             } else if exchange(before, key).is_err() {
                 continue;
             }
@@ -320,7 +330,7 @@ impl Neighbours {
 
     /// Returns the two words of an IPv6 address, upper half first.
     fn v6_words(&self, slot: Slot) -> [&AtomicU64; 2] {
-        [3, 4].map(|line| &self.words[slot.0 as usize + line * WAYS])
+        [3, 4].map(|word| &self.words[slot.0 as usize + word])
     }
 
     /// Returns the address of the IPv6 host at `slot`. Returns `None` if the place holds no IPv6 host, or is
@@ -461,7 +471,7 @@ impl Neighbours {
         reachable_ms: u32,
     ) -> impl Iterator<Item = (Slot, u32)> + '_ {
         let first = SET_WORDS * (self.pinned_sets + port * PORT_SETS + set % PORT_SETS);
-        let slots = (first..first + WAYS).map(|at| Slot(at as u32));
+        let slots = ways(first).map(|at| Slot(at as u32));
         let is_due = move |slot: &Slot| {
             let unused_ms = now_ms.wrapping_sub(self.times(*slot).load(Relaxed) as u32);
             self.mac(*slot).is_some()
@@ -611,7 +621,12 @@ fn key(port: usize, address: u32) -> u64 {
 
 /// Returns the index of the key word of an entry, by its number in the order of sets and ways.
 fn key_word(entry: usize) -> usize {
-    SET_WORDS * (entry / WAYS) + entry % WAYS
+    ENTRY_WORDS * entry
+}
+
+/// Returns the indices of the key words of the set that begins at an index.
+fn ways(set: usize) -> impl Iterator<Item = usize> {
+    (set..set + SET_WORDS).step_by(ENTRY_WORDS)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ use crate::outage::Outage;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the file's layout. Each change of [`super::layout`] or of the head raises its upper half; a
 /// change of the counters changes its lower half.
-pub const VERSION: u64 = 17 << 32 | super::counters::TABLE as u64;
+pub const VERSION: u64 = 18 << 32 | super::counters::TABLE as u64;
 /// Number of bytes before the first copy.
 pub const HEAD: usize = 4096;
 /// Alignment of the copies' places.

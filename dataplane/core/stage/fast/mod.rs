@@ -321,6 +321,7 @@ fn replies<A: FastPath, B: Buf>(
     let neighbours = &stages.neighbours;
     // On a port for both sides, a client could forge a reply. There `report` checks the sender's MAC address.
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
+    let mut rewriter = ReplyRewriter::<A>::new(network, neighbours, stages.now_ms, pool);
     for index in run.replies() {
         let Some(packet) = packets.get(index) else {
             return;
@@ -330,6 +331,7 @@ fn replies<A: FastPath, B: Buf>(
             break;
         };
         reports.push(report);
+        rewriter.prefetch(A::dst(&packet.bytes()[IP..]));
     }
     let mut accepted = run.replies();
     if let Some(authenticator) = network.authenticator(port, pool) {
@@ -353,7 +355,6 @@ fn replies<A: FastPath, B: Buf>(
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
     stages.freed = true; // a worker may have room for a waiting task
-    let mut rewriter = ReplyRewriter::<A>::new(network, &stages.neighbours, stages.now_ms, pool);
     for index in accepted {
         let Some(packet) = packets.get_mut(index) else {
             return;
