@@ -134,7 +134,7 @@ fn towards_client<A: Family>(
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let pool = network.answering_index(parsed.pool);
     let mut replies = ReplyRewriter::<A>::new(network, neighbours, stages.now_ms(), pool);
-    let route = match replies.route_to(client) {
+    let (ip, next_hop) = match replies.route_to(client) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
@@ -143,8 +143,8 @@ fn towards_client<A: Family>(
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
-    rewrite.readdress(route.ip.into(), client.to_ip());
-    set_next_hop(neighbours, &route.next_hop, rewrite)
+    rewrite.readdress(ip.into(), client.to_ip());
+    set_next_hop(neighbours, &next_hop, rewrite)
 }
 
 /// Sets the MAC addresses for the next hop. Returns the verdict: [`Verdict::Hold`] if its address is not known.

@@ -14,7 +14,7 @@ use crate::io::Buf;
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
-use crate::state::neighbour::Slot;
+use crate::state::neighbour::Host;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
@@ -150,21 +150,25 @@ fn towards_client<A: Family>(
     let udp_at = usize::from(parsed.udp_at);
     let mut verdict = Verdict::Consumed;
     let mut rewriter = ReplyRewriter::<A>::new(network, neighbours, now_ms, pool);
-    match rewriter.send((frame, udp_at), slice::from_mut(&mut verdict), 0) {
-        Ok(()) => verdict,
+    match rewriter.hop_to(A::dst(&frame[ether::LEN..])) {
+        Ok(hop) => {
+            rewriter.send(&hop, (frame, udp_at), slice::from_mut(&mut verdict), 0);
+            verdict
+        }
         Err(reason) => Verdict::Drop(reason),
     }
 }
 
-/// Route by which replies leave the node.
+/// Port by which replies leave the node, with the values for the replies of one pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReplyRoute<A: Family> {
-    /// Port and address of the next hop.
-    key: (usize, A),
-    pub(super) next_hop: NextHop,
+struct ReplyExit<A: Family> {
+    /// Index of the port.
+    port: usize,
+    /// Bits of the port's MAC address.
+    src_mac: u64,
     /// Source address of the replies, in packet byte order: the pool's own if it has one, otherwise the
     /// node's on the port. The client sent its task there.
-    pub(super) ip: A::Bytes,
+    ip: A::Bytes,
     /// Effect of this address on a datagram's checksum.
     udp_delta: FoldedDelta,
     /// Effect of this address and the hop on an IPv4 header's checksum.
@@ -179,93 +183,93 @@ pub(super) struct ReplyRewriter<'a, A: Family> {
     now_ms: u32,
     /// Index of the replies' pool.
     pool: usize,
-    /// Route of the last reply, as a cache: the next reply often has the same one.
-    last: Option<ReplyRoute<A>>,
+    /// Exit of the last reply, as a cache: the next reply often has the same one.
+    exit: ReplyExit<A>,
 }
 
 impl<'a, A: Family> ReplyRewriter<'a, A> {
     /// Creates the rewriter for replies of a pool (by index).
+    #[inline(always)]
     pub(super) fn new(
         network: &'a Network,
         neighbours: &'a Neighbours,
         now_ms: u32,
         pool: usize,
     ) -> Self {
-        Self { network, neighbours, now_ms, pool, last: None }
+        let (none, ip) = (FoldedDelta::default(), A::default().to_bytes());
+        // No port has this index, so the first reply computes its exit.
+        let exit = ReplyExit { port: usize::MAX, src_mac: 0, ip, udp_delta: none, ip_delta: none };
+        Self { network, neighbours, now_ms, pool, exit }
     }
 
-    /// Returns the slot of a next hop behind a port. Adds the next hop to the neighbour table if it is unknown. Records
-    /// the use, so that the entry stays in the table and its host is probed.
+    /// Returns the next hop to a client, and prefetches its neighbour entry.
+    ///
+    /// # Errors
+    /// If no port leads to the client.
     #[inline(always)]
-    fn slot(&self, (port, address): (usize, A)) -> Slot {
-        let found = self.neighbours.find(port, address);
-        let slot = found.unwrap_or_else(|| self.neighbours.insert(port, address, self.now_ms));
-        self.neighbours.note_use(slot, self.now_ms);
-        slot
+    pub(super) fn hop_to(&self, client: A) -> Result<Host<A>, DropReason> {
+        let route = self.network.family::<A>().client_route(client);
+        let (port, address) = route.ok_or(DropReason::NoRoute)?;
+        let host = self.neighbours.host(port, address);
+        self.neighbours.prefetch(&host);
+        Ok(host)
     }
 
-    /// Prefetches the neighbour entry of the next hop to a client.
-    #[inline(always)]
-    pub(super) fn prefetch(&self, client: A) {
-        if let Some((port, address)) = self.network.family::<A>().client_route(client) {
-            self.neighbours.prefetch(port, address);
-        }
-    }
-
-    /// Builds the route by a port and next hop.
+    /// Computes the exit at a port.
     #[inline(never)]
-    fn route(&self, key: (usize, A)) -> ReplyRoute<A> {
-        let (port, _) = key;
+    fn exit_at(&self, port: usize) -> ReplyExit<A> {
         let tables = self.network.family::<A>();
         let ip = tables.service(self.pool).or_else(|| Some(tables.port(port)?.ip));
         let ip = ip.unwrap_or_default(); // never: routes lead to ports of their family
-        let src_mac = self.network.port(port).mac.to_bits();
         let delta = A::replace(ChecksumDelta::default(), A::default(), ip);
-        ReplyRoute {
-            key,
-            next_hop: NextHop { src_mac, port: port as u8, slot: self.slot(key) },
+        ReplyExit {
+            port,
+            src_mac: self.network.port(port).mac.to_bits(),
             ip: ip.to_bytes(),
             udp_delta: FoldedDelta::fold(delta),
             ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
         }
     }
 
-    /// Returns the route to this client. Only the slot differs from the last route, if the port is the same.
-    ///
-    /// # Errors
-    /// If no port leads to the client.
+    /// Returns the values for packets to a next hop. Adds the next hop to the neighbour table if it is unknown. Records
+    /// the use, so that the entry stays in the table and its host is probed.
     #[inline(always)]
-    pub(super) fn route_to(&mut self, client: A) -> Result<ReplyRoute<A>, DropReason> {
-        let key = self.network.family::<A>().client_route(client).ok_or(DropReason::NoRoute)?;
-        let route = match self.last {
-            Some(last) if last.key == key => return Ok(last),
-            Some(last) if last.key.0 == key.0 => {
-                let next_hop = NextHop { slot: self.slot(key), ..last.next_hop };
-                ReplyRoute { key, next_hop, ..last }
-            }
-            _ => self.route(key),
-        };
-        Ok(*self.last.insert(route))
+    fn towards(&mut self, hop: &Host<A>) -> NextHop {
+        let found = self.neighbours.find_host(hop);
+        let slot =
+            found.unwrap_or_else(|| self.neighbours.insert(hop.port, hop.address, self.now_ms));
+        self.neighbours.note_use(slot, self.now_ms);
+        if self.exit.port != hop.port {
+            self.exit = self.exit_at(hop.port);
+        }
+        NextHop { src_mac: self.exit.src_mac, port: hop.port as u8, slot }
     }
 
-    /// Readdresses the reply at `index` of a burst, whose UDP header is at an offset.
+    /// Returns the source address of a reply to a client, and the values for packets to its next hop.
     ///
     /// # Errors
     /// If no port leads to the client.
+    pub(super) fn route_to(&mut self, client: A) -> Result<(A::Bytes, NextHop), DropReason> {
+        let next_hop = self.towards(&self.hop_to(client)?);
+        Ok((self.exit.ip, next_hop))
+    }
+
+    /// Readdresses the reply at `index` of a burst, whose UDP header is at an offset, to its client behind `hop`.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
+        hop: &Host<A>,
         (frame, udp_at): (&mut [u8], usize),
         verdicts: &mut (impl Verdicts + ?Sized),
         index: usize,
-    ) -> Result<(), DropReason> {
-        let route = self.route_to(A::dst(&frame[ether::LEN..]))?;
+    ) {
+        let next_hop = self.towards(hop);
+        let exit = &self.exit;
         let removed = A::removed_src(&frame[ether::LEN..]);
-        udp::update_checksum_folded(&mut frame[udp_at..], removed.and(route.udp_delta));
-        A::forward_from(&mut frame[ether::LEN..], route.ip, removed.and(route.ip_delta));
+        udp::update_checksum_folded(&mut frame[udp_at..], removed.and(exit.udp_delta));
+        A::forward_from(&mut frame[ether::LEN..], exit.ip, removed.and(exit.ip_delta));
         let worker = task::src(&frame[udp_at + udp::LEN..]);
-        write_next_hop(self.neighbours, &route.next_hop, worker, frame, verdicts, index);
-        Ok(())
+        write_next_hop(self.neighbours, &next_hop, worker, frame, verdicts, index);
     }
 }
 

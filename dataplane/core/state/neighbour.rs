@@ -74,6 +74,19 @@ impl Slot {
     pub const NONE: Self = Self(u32::MAX);
 }
 
+/// A host, known or not, with the values for its look-up.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<A> {
+    /// Index of the port to its network.
+    pub port: usize,
+    /// Its address.
+    pub address: A,
+    /// Key word of its entry.
+    key: u64,
+    /// Index of the first word of its set in the cache.
+    set: usize,
+}
+
 /// Resolution of the times of uses and confirmations, in milliseconds. More frequent writes would move the entries'
 /// cache lines between cores.
 const RESOLUTION_MS: u32 = 100;
@@ -180,27 +193,44 @@ impl Neighbours {
     #[inline]
     #[must_use]
     pub fn find<A: HostAddress>(&self, port: usize, address: A) -> Option<Slot> {
-        let key = address.key(self, port);
-        self.find_cached(port, key, address).or_else(|| self.find_pinned(key, address))
+        self.find_host(&self.host(port, address))
     }
 
-    /// Prefetches the entry of a host in the cache, if it is one of the first in its set.
-    #[inline]
-    pub fn prefetch<A: HostAddress>(&self, port: usize, address: A) {
-        let set = self.set(port, address.key(self, port));
-        prefetch(self.words.as_ptr().wrapping_add(set));
+    /// Returns a host with the values for its look-up.
+    #[inline(always)]
+    #[must_use]
+    pub fn host<A: HostAddress>(&self, port: usize, address: A) -> Host<A> {
+        let key = address.key(self, port);
+        Host { port, address, key, set: self.set(port, key) }
+    }
+
+    /// Prefetches the first entries of a host's set in the cache.
+    #[inline(always)]
+    pub fn prefetch<A>(&self, host: &Host<A>) {
+        prefetch(self.words.as_ptr().wrapping_add(host.set));
+    }
+
+    /// Returns the place of a host, like [`Neighbours::find`].
+    #[inline(always)]
+    #[must_use]
+    pub fn find_host<A: HostAddress>(&self, host: &Host<A>) -> Option<Slot> {
+        self.find_cached(host).or_else(|| self.find_pinned(host.key, host.address))
     }
 
     /// Searches the cache for a host.
-    #[inline]
-    fn find_cached<A: HostAddress>(&self, port: usize, key: u64, address: A) -> Option<Slot> {
-        let set = self.set(port, key);
-        let is_host = |&at: &usize| self.key_at(at) == key && address.is_at(self, Slot(at as u32));
+    #[inline(always)]
+    fn find_cached<A: HostAddress>(&self, host: &Host<A>) -> Option<Slot> {
+        let &Host { key, set, address, .. } = host;
+        let words = &self.words[set..set + SET_WORDS];
+        let is_host = |&at: &usize| {
+            words[at].load(Acquire) == key && address.is_at(self, Slot((set + at) as u32))
+        };
         // Most hosts are in the first or second way. No branch depends on which: it would be unpredictable.
-        let second = set + ENTRY_WORDS;
-        let first = select_unpredictable(self.key_at(second) == key, second, set);
+        let is_second = words[ENTRY_WORDS].load(Acquire) == key;
+        let first = select_unpredictable(is_second, ENTRY_WORDS, 0);
         let found = is_host(&first).then_some(first);
-        found.or_else(|| ways(set).find(is_host)).map(|at| Slot(at as u32))
+        let at = found.or_else(|| ways(0).find(is_host))?;
+        Some(Slot((set + at) as u32))
     }
 
     /// Searches the pinned area for a host, until a free place.
@@ -231,7 +261,7 @@ impl Neighbours {
         self.times(slot).store(0, Relaxed);
         address.store(self, slot);
         self.words[at].store(key, Release);
-        while let Some(Slot(cached)) = self.find_cached(port, key, address) {
+        while let Some(Slot(cached)) = self.find_cached(&self.host(port, address)) {
             // Fails if another host has got the place meanwhile.
             let _ = self.words[cached as usize].compare_exchange(key, 0, AcqRel, Acquire);
         }
@@ -285,10 +315,10 @@ impl Neighbours {
     /// Does not search the pinned area: the caller calls [`Neighbours::find`] first.
     #[must_use]
     pub fn insert<A: HostAddress>(&self, port: usize, address: A, now_ms: u32) -> Slot {
-        let key = address.key(self, port);
-        let set = self.set(port, key);
+        let host = self.host(port, address);
+        let Host { key, set, .. } = host;
         loop {
-            if let Some(slot) = self.find_cached(port, key, address) {
+            if let Some(slot) = self.find_cached(&host) {
                 return slot;
             }
             // Lowest first: free, then unresolved, then longest unused; places being assigned come last.
@@ -318,9 +348,9 @@ impl Neighbours {
                 continue;
             }
             // Another core may have chosen another way for the same host at the same time. Both then keep the
-            // first of the two ways. A core does not see a way that is still `BUSY`: an IPv6 host may have two
+            // way that a search finds first. A core does not see a way that is still `BUSY`: an IPv6 host may have two
             // places then, until one is replaced.
-            let first = self.find_cached(port, key, address).unwrap_or(slot);
+            let first = self.find_cached(&host).unwrap_or(slot);
             if first != slot {
                 let _ = exchange(key, 0);
             }

@@ -40,6 +40,7 @@ use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
+use crate::state::neighbour::Host;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
 use crate::wire::auth::SignedPacket;
@@ -307,7 +308,7 @@ pub fn burst<A: FastPath, B: Buf>(
 }
 
 /// Applies the load reports of the run's replies, and readdresses the replies to their clients. A reply from a wrong
-/// sender ends the run. Drops replies with a wrong tag or a repeated sequence number.
+/// sender, or to a client without a route, ends the run. Drops replies with a wrong tag or a repeated sequence number.
 #[inline(always)]
 fn replies<A: FastPath, B: Buf>(
     stages: &mut Stages,
@@ -318,6 +319,7 @@ fn replies<A: FastPath, B: Buf>(
 ) {
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
+    let mut hops: ArrayVec<Host<A>, BURST> = ArrayVec::new();
     let neighbours = &stages.neighbours;
     // On a port for both sides, a client could forge a reply. There `report` checks the sender's MAC address.
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
@@ -326,12 +328,14 @@ fn replies<A: FastPath, B: Buf>(
         let Some(packet) = packets.get(index) else {
             return;
         };
-        let Some(report) = report::<A>(network, pool, shared, packet.bytes()) else {
+        let Some((report, hop)) = report::<A>(network, pool, shared, packet.bytes())
+            .zip(rewriter.hop_to(A::dst(&packet.bytes()[IP..])).ok())
+        else {
             run.len = index as u32; // this also takes the later replies out of the run
             break;
         };
         reports.push(report);
-        rewriter.prefetch(A::dst(&packet.bytes()[IP..]));
+        hops.push(hop);
     }
     let mut accepted = run.replies();
     if let Some(authenticator) = network.authenticator(port, pool) {
@@ -355,7 +359,7 @@ fn replies<A: FastPath, B: Buf>(
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
     stages.freed = true; // a worker may have room for a waiting task
-    for index in accepted {
+    for (index, hop) in run.replies().zip(&hops) {
         let Some(packet) = packets.get_mut(index) else {
             return;
         };
@@ -363,9 +367,8 @@ fn replies<A: FastPath, B: Buf>(
         if frame.len() < A::HEAD {
             return;
         }
-        if let Err(reason) = rewriter.send((&mut frame[..A::HEAD], A::UDP), verdicts, index) {
-            stages.counters.drop(reason, 1);
-            verdicts.other(index, Verdict::Drop(reason));
+        if accepted.contains(index) {
+            rewriter.send(hop, (&mut frame[..A::HEAD], A::UDP), verdicts, index);
         }
     }
 }

@@ -24,6 +24,12 @@ impl BurstMask {
         self.0 & self.0.wrapping_add(1) == 0
     }
 
+    /// Returns true if the packet at an index, below 32, is one of them.
+    #[inline(always)]
+    pub const fn contains(self, index: usize) -> bool {
+        self.0 >> (index % 32) & 1 != 0
+    }
+
     /// Returns the number of packets.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
