@@ -72,21 +72,18 @@ impl<P: Port> Outbox<P> {
         self.forwarded[port].push(packet);
     }
 
-    /// Queues a whole burst for sending, without a copy of each packet.
-    ///
-    /// # Errors
-    /// Returns the burst if other packets are already queued for the port.
+    /// Queues a whole burst for sending. Sends the packets queued before if there is no room for all.
     #[inline]
-    pub fn forward_burst(
-        &mut self,
-        burst: Burst<P::Buf>,
-        port: usize,
-    ) -> Result<(), Burst<P::Buf>> {
-        if !self.forwarded[port].is_empty() {
-            return Err(burst);
+    pub fn forward_burst(&mut self, burst: Burst<P::Buf>, port: usize) {
+        if self.forwarded[port].remaining_capacity() < burst.len() {
+            self.flush_port(port);
         }
-        self.forwarded[port] = burst;
-        Ok(())
+        let queued = &mut self.forwarded[port];
+        if queued.is_empty() {
+            *queued = burst;
+        } else {
+            queued.extend(burst);
+        }
     }
 
     /// Queues a packet made by the node for sending.

@@ -232,16 +232,13 @@ where
         burst: Burst<P::Buf>,
         verdicts: &[Verdict; BURST],
     ) {
-        let forwarded = match verdicts[0] {
+        match verdicts[0] {
             Verdict::Forward { port, .. }
                 if verdicts[..burst.len()].iter().all(|verdict| verdict.leaves_by(port)) =>
             {
-                self.out.forward_burst(burst, usize::from(port))
+                self.out.forward_burst(burst, usize::from(port));
             }
-            _ => Err(burst),
-        };
-        if let Err(burst) = forwarded {
-            self.distribute(port, now, burst, verdicts);
+            _ => self.distribute(port, now, burst, verdicts),
         }
     }
 
