@@ -72,7 +72,8 @@ impl<P: Port> Outbox<P> {
         self.forwarded[port].push(packet);
     }
 
-    /// Queues a whole burst for sending. Sends the packets queued before if there is no room for all.
+    /// Queues a whole burst for sending, in one copy if nothing is queued. Sends the packets queued before if there is no
+    /// room for all.
     #[inline]
     pub fn forward_burst(&mut self, burst: Burst<P::Buf>, port: usize) {
         if self.forwarded[port].remaining_capacity() < burst.len() {
@@ -261,6 +262,42 @@ mod tests {
         fn is_removed(&self) -> bool {
             self.is_removed
         }
+    }
+
+    /// Port that records the first bytes of sent packets, by burst.
+    #[derive(Default)]
+    struct RecordingPort(Vec<Vec<u8>>);
+
+    impl Port for RecordingPort {
+        type Buf = &'static mut [u8];
+
+        fn rx_burst(&mut self, _: &mut Burst<Self::Buf>) -> usize {
+            0
+        }
+
+        fn tx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize {
+            self.0.push(burst.iter().map(|packet| packet[0]).collect());
+            burst.drain(..).count()
+        }
+    }
+
+    // promise: ports.2
+    #[test]
+    fn bursts_leave_whole_and_in_order() {
+        let counters = Counters::heap();
+        let mut outbox = Outbox::new([RecordingPort::default()], counters.clone());
+        let mut next = 0;
+        // The third burst does not fit behind the first two, which fill 30 of 32 places.
+        for len in [20, 10, 7, 32] {
+            let packets = (next..next + len).map(|first| vec![first; 60].leak() as &mut [u8]);
+            outbox.forward_burst(packets.collect(), 0);
+            next += len;
+        }
+        outbox.flush();
+        let sent = &outbox.ports[0].0;
+        assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [30, 7, 32]);
+        assert!(sent.iter().flatten().copied().eq(0..next));
+        assert_eq!(counters.read(Counter::Forwarded), u64::from(next));
     }
 
     // promise: ports.2

@@ -54,7 +54,7 @@ pub enum Protocol {
     Simulator,
     /// The average of the workers' last reported loads with every reply (on devices, once per poll with replies),
     /// without idle signals: hierarchical RackSched, which adds nothing for tasks sent since. On devices, replies on
-    /// cores other than the signalling one count each millisecond.
+    /// cores other than the signalling one count each millisecond, if the cores exchange loads.
     EveryReply,
     /// No signals: the spine needs no loads.
     Silent,

@@ -223,7 +223,7 @@ where
     }
 
     /// Carries out the verdict on each packet of a burst. All packets of most bursts leave by one port, so the burst
-    /// moves there as a whole, without a copy of each packet.
+    /// moves there as a whole.
     #[inline]
     fn carry_out(
         &mut self,

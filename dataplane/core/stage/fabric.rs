@@ -39,6 +39,9 @@ const REPEAT_NS: u64 = 1_000_000;
 /// drained. The leaf notifies the spine at its next tick, and the spine reads its notices every 10 ms.
 /// An acknowledgement would cost one more message, and a leaf below a silent spine would never receive it.
 const LINGER_NS: u64 = SILENT_NS;
+/// Maximum number of workers whose tasks a core reads from the memory of remote cores in this interval. Each may take a
+/// cache miss for each core.
+const COUNTED: usize = 128;
 /// Number of announcements of a new service address, and the time between two of them (RFC 5227, 2.3).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_AGAIN_NS: u64 = 2_000_000_000;
@@ -170,6 +173,8 @@ struct Link {
     number: u16,
     /// Sum of the active workers' loads.
     total: u64,
+    /// Next member whose tasks are read from the memory of remote cores.
+    next_counted: usize,
     /// True if other schedulers also send tasks to the workers.
     shared_workers: bool,
     /// Numbers of tasks since the last check: tasks for which the spine chose the rack as idle (by their header), and
@@ -188,52 +193,72 @@ struct Link {
 }
 
 impl Link {
-    /// Returns the load of a worker for the signals; 0 if it is not active. `remote_tasks` as in [`WorkerLoad`].
-    fn load_of(&self, view: &View, member: Member, remote_tasks: Option<i32>) -> u64 {
-        if !view.is_active(member) {
-            return 0;
+    /// Returns the load of a worker after this core applied a reply of it.
+    fn load_after_reply(&self, view: &View, member: Member) -> u64 {
+        match self.knowledge_of(view) {
+            Knowledge::Counts => self.load_of_tasks(view, member, view.outstanding(member)),
+            Knowledge::Estimates | Knowledge::Nothing => self.signals.load_of(view, member),
         }
-        let estimate = self.signals.load_of(view, member);
-        let Some(remote_tasks) = remote_tasks else { return estimate };
-        // Replies that pass remote cores do not change the estimate, so it may be too low or too high.
-        let tasks = view.of(member).own_outstanding().wrapping_add(remote_tasks).max(0);
-        let load = u64::from(tasks.cast_unsigned()) * u64::from(Load::ONE.0);
-        if self.shared_workers { load.max(estimate) } else { load }
     }
 
-    /// Returns the tasks that remote cores have outstanding at a worker; `None` as in [`WorkerLoad`]. Reads memory of
-    /// remote cores.
-    fn remote_tasks(&self, view: &View, member: Member) -> Option<i32> {
-        let publishes = view.pool_exchange()?.publishes();
-        let counts_tasks =
-            self.protocol != Protocol::EveryReply && publishes.topic != Some(Topic::Loads);
-        let own = view.of(member).own_outstanding();
-        counts_tasks.then(|| view.outstanding_now(member).wrapping_sub(own))
+    /// Returns the load of a worker that has these tasks, by the counts of all cores.
+    fn load_of_tasks(&self, view: &View, member: Member, tasks: u32) -> u64 {
+        let load = u64::from(tasks) * u64::from(Load::ONE.0);
+        // The counts do not contain the tasks of other schedulers. Reports do, but the last report to this core may be
+        // old.
+        if self.shared_workers { load.max(self.signals.load_of(view, member)) } else { load }
     }
 
     /// Sums the loads anew: tasks may have left without a reply, or arrived on remote cores. Returns true if the sum has
     /// changed.
-    fn sum_loads(&mut self, view: &View, loads: &mut [WorkerLoad]) -> bool {
+    fn sum_loads(&mut self, view: &View, loads: &mut [u64]) -> bool {
+        let knowledge = self.knowledge_of(view);
+        let members = view.members();
+        // The workers whose tasks are read from the memory of remote cores this time.
+        let first = self.next_counted % members.max(1);
+        self.next_counted = first + COUNTED;
+        let is_counted = |member: Member| (member.index() + members - first) % members < COUNTED;
         let mut total = 0;
-        for (member, worker) in (0..view.members() as u16).map(Member).zip(loads) {
-            worker.remote_tasks = self.remote_tasks(view, member);
-            // A core assumes one task at an idle worker of another core, but the spine must not.
-            let is_idle = view.is_shared_idle(member);
-            worker.load = if is_idle { 0 } else { self.load_of(view, member, worker.remote_tasks) };
-            total += worker.load;
+        for (member, load) in (0..members as u16).map(Member).zip(loads) {
+            *load = match knowledge {
+                _ if !view.is_active(member) => 0,
+                // A core assumes one task at an idle worker of another core, but the spine must not.
+                _ if view.is_shared_idle(member) => 0,
+                Knowledge::Estimates => self.signals.load_of(view, member),
+                Knowledge::Counts => self.load_of_tasks(view, member, view.outstanding(member)),
+                Knowledge::Nothing if is_counted(member) => {
+                    let tasks = view.outstanding_now(member).max(0).cast_unsigned();
+                    self.load_of_tasks(view, member, tasks)
+                }
+                Knowledge::Nothing => *load,
+            };
+            total += *load;
         }
         std::mem::replace(&mut self.total, total) != total
     }
+
+    /// Returns what this core knows of remote cores' tasks.
+    fn knowledge_of(&self, view: &View) -> Knowledge {
+        let Some(exchange) = view.pool_exchange() else { return Knowledge::Estimates };
+        let publishes = exchange.publishes();
+        match publishes.topic {
+            _ if self.protocol == Protocol::EveryReply => Knowledge::Estimates,
+            Some(Topic::Loads) if publishes.drift => Knowledge::Estimates,
+            Some(Topic::Counts) => Knowledge::Counts,
+            Some(Topic::Loads) | None => Knowledge::Nothing,
+        }
+    }
 }
 
-/// Load of one worker of a linked pool.
-#[derive(Clone, Copy, Debug, Default)]
-struct WorkerLoad {
-    /// The load that the sum includes.
-    load: u64,
-    /// Tasks that remote cores had outstanding at the last summation; negative if their replies pass another core than
-    /// their tasks. `None` if the core's estimate of the worker includes remote tasks.
-    remote_tasks: Option<i32>,
+/// Knowledge of a core about the tasks that remote cores sent to the workers of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knowledge {
+    /// Its estimates include them, or there are no remote cores.
+    Estimates,
+    /// The cores publish the number of their tasks.
+    Counts,
+    /// The cores publish neither.
+    Nothing,
 }
 
 /// Announcements of a spine's service address.
@@ -255,8 +280,8 @@ pub struct Fabric {
     shared: Arc<Shared>,
     /// Links of a leaf, by pool.
     links: Vec<Option<Link>>,
-    /// Loads of a leaf's workers, by pool.
-    loads: Box<[Box<[WorkerLoad]>]>,
+    /// Loads of a leaf's workers as the sums include them, by pool.
+    loads: Box<[Box<[u64]>]>,
     /// Pools of a leaf whose workers are all drained, with the end of the time for in-flight tasks from the
     /// spine.
     lingering: Box<[Option<u64>]>,
@@ -294,7 +319,7 @@ impl Fabric {
             shared,
             links: (0..pools).map(|_| None).collect(),
             loads: (0..if network.is_spine() { 0 } else { pools })
-                .map(|_| vec![WorkerLoad::default(); members].into())
+                .map(|_| vec![0; members].into())
                 .collect(),
             lingering: vec![None; pools].into(),
             racks: (0..if network.is_spine() { pools } else { 0 })
@@ -336,7 +361,7 @@ impl Fabric {
             // A link restarts with a fresh state if its spine or protocol has changed.
             if current.as_ref().map(|link| (link.spine, link.protocol)) != target {
                 if let Some(loads) = self.loads.get_mut(pool) {
-                    loads.fill(WorkerLoad::default());
+                    loads.fill(0);
                 }
                 *current = target.map(|(spine, protocol)| Link {
                     spine,
@@ -344,6 +369,7 @@ impl Fabric {
                     signals: Signals::new(protocol, 0),
                     number: 0,
                     total: 0,
+                    next_counted: 0,
                     shared_workers: false,
                     tasks: [0; 2],
                     replied: false,
@@ -442,21 +468,22 @@ impl Fabric {
         self.has_changes = true;
     }
 
-    /// Updates the load of a worker, after this core sent it a task.
-    pub(super) fn note_pick(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
+    /// Adds a task to the load of a worker, after this core sent it there.
+    pub(super) fn note_pick(&mut self, pool: usize, member: Member) {
         let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
-        let worker = &mut self.loads[pool][member.index()];
-        let load = link.load_of(dispatcher.view(), member, worker.remote_tasks);
-        link.total = link.total - std::mem::replace(&mut worker.load, load) + load;
+        let load = link.signals.load_of_task();
+        self.loads[pool][member.index()] += load;
+        link.total += load;
     }
 
-    /// Updates the load of a worker, after a reply of it was applied.
+    /// Replaces the load of a worker, after this core applied a reply of it.
     pub(super) fn note_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
-        self.note_pick(pool, dispatcher, member);
-        if let Some(link) = self.link(pool) {
-            link.replied = true;
-            self.has_changes = true;
-        }
+        let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
+        let load = link.load_after_reply(dispatcher.view(), member);
+        let before = std::mem::replace(&mut self.loads[pool][member.index()], load);
+        link.total = link.total - before + load;
+        link.replied = true;
+        self.has_changes = true;
     }
 
     /// Records a message from the spine at this place.

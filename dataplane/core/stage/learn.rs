@@ -2,7 +2,7 @@
 //! its packets come from. Resolved entries keep their MAC address, see [`crate::state::neighbour`]. Replies to these
 //! clients then need no ARP request.
 //!
-//! Examining every task would cost time for each. So only the first datagrams of one burst per port are examined
+//! Examining every task would cost time for each. So only one burst with datagrams per port is examined
 //! between two ticks. If a reply has to wait for a client's MAC address, every burst of that client's port is examined
 //! for a second.
 
@@ -16,8 +16,6 @@ use crate::state::neighbour::{LearnOutcome, Slot};
 use crate::wire::ether::{self, Mac};
 use crate::wire::udp;
 
-/// Maximum number of a burst's packets to examine on a port that is not urgent.
-const EXAMINED: usize = 8;
 /// Time for which all bursts of a port are examined, after a reply there had to wait.
 const URGENT_MS: u32 = 1_000;
 
@@ -45,11 +43,6 @@ impl LearnSchedule {
     #[inline(always)]
     pub fn is_due(&self, port: usize) -> bool {
         (self.due_ports >> port) & 1 != 0
-    }
-
-    /// Returns true if all packets of this port must be examined.
-    fn is_urgent(&self, port: usize) -> bool {
-        (self.urgent_ports >> port) & 1 != 0
     }
 
     /// Requests examination of a port: a reply waits for a client behind it.
@@ -86,8 +79,6 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     if has_spines || !stages.network.port(port).side.has_clients() {
         return stages.learning.done(port);
     }
-    let is_urgent = stages.learning.is_urgent(port);
-    let packets = &packets[..if is_urgent { packets.len() } else { packets.len().min(EXAMINED) }];
     packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);
     let (port_mac, mut contradicted, mut has_packets) =
         (stages.network.port(port).mac, None, false);

@@ -14,7 +14,7 @@ use crate::io::Buf;
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
-use crate::state::neighbour::Host;
+use crate::state::neighbour::{Host, Slot};
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
@@ -185,6 +185,8 @@ pub(super) struct ReplyRewriter<'a, A: Family> {
     pool: usize,
     /// Exit of the last reply, as a cache: the next reply often has the same one.
     exit: ReplyExit<A>,
+    /// Next hop of the last reply and its slot, as a cache: the router to many clients.
+    last: (A, Slot),
 }
 
 impl<'a, A: Family> ReplyRewriter<'a, A> {
@@ -199,7 +201,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
         let (none, ip) = (FoldedDelta::default(), A::default().to_bytes());
         // No port has this index, so the first reply computes its exit.
         let exit = ReplyExit { port: usize::MAX, src_mac: 0, ip, udp_delta: none, ip_delta: none };
-        Self { network, neighbours, now_ms, pool, exit }
+        Self { network, neighbours, now_ms, pool, exit, last: (A::default(), Slot::NONE) }
     }
 
     /// Returns the next hop to a client, and prefetches its neighbour entry.
@@ -235,14 +237,25 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
     /// the use, so that the entry stays in the table and its host is probed.
     #[inline(always)]
     fn towards(&mut self, hop: &Host<A>) -> NextHop {
-        let found = self.neighbours.find_host(hop);
-        let slot =
-            found.unwrap_or_else(|| self.neighbours.insert(hop.port, hop.address, self.now_ms));
-        self.neighbours.note_use(slot, self.now_ms);
+        let slot = match self.last {
+            (address, slot) if address == hop.address && self.exit.port == hop.port => slot,
+            _ => self.slot_of(hop),
+        };
+        self.last = (hop.address, slot);
         if self.exit.port != hop.port {
             self.exit = self.exit_at(hop.port);
         }
         NextHop { src_mac: self.exit.src_mac, port: hop.port as u8, slot }
+    }
+
+    /// Returns the slot of a next hop, and records the use.
+    #[inline(always)]
+    fn slot_of(&self, hop: &Host<A>) -> Slot {
+        let found = self.neighbours.find_host(hop);
+        let slot =
+            found.unwrap_or_else(|| self.neighbours.insert(hop.port, hop.address, self.now_ms));
+        self.neighbours.note_use(slot, self.now_ms);
+        slot
     }
 
     /// Returns the source address of a reply to a client, and the values for packets to its next hop.

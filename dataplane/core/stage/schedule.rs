@@ -151,7 +151,7 @@ impl Stages {
     fn note_pick(&mut self, pool: usize, member: Member) {
         self.counters.add(Counter::Scheduled, 1);
         if let Some(fabric) = &mut self.fabric {
-            fabric.note_pick(pool, &self.dispatchers[pool], member);
+            fabric.note_pick(pool, member);
         }
     }
 

@@ -12,7 +12,7 @@
 //! An IPv6 host's key holds 32 bits of a keyed hash of its address. Two further words hold the address
 //! itself, which a look-up compares after the key. A port's network is of one family, so its cache is too.
 //!
-//! An entry has three words (five for an IPv6 host): its key, its MAC address with flags, and two times.
+//! An entry has three words and room for an IPv6 address: its key, its MAC address with flags, and two times.
 //! These are the last confirmation and the last use by a packet, in milliseconds of the node's clock, which
 //! wrap after 49 days. A host's packet sets the MAC address only of an unresolved entry, or after a request to
 //! all hosts. A packet with another MAC address than a resolved entry marks the entry as suspect. A configured
@@ -32,8 +32,8 @@ use crate::wire::ether::Mac;
 pub const PORT_SLOTS: usize = 4096;
 /// Number of entries of a set.
 const WAYS: usize = 8;
-/// Number of u64 words of an entry: key, MAC address, times, and the halves of an IPv6 address. The words that a look-up
-/// of IPv4 reads of a set's first two entries share a cache line.
+/// Number of u64 words of an entry: key, MAC address, times, and the halves of an IPv6 address. A look-up of
+/// IPv4 reads one cache line if the host is in one of the first two entries of its set.
 const ENTRY_WORDS: usize = 5;
 /// Number of u64 words of a set.
 const SET_WORDS: usize = ENTRY_WORDS * WAYS;
@@ -225,7 +225,8 @@ impl Neighbours {
         let is_host = |&at: &usize| {
             words[at].load(Acquire) == key && address.is_at(self, Slot((set + at) as u32))
         };
-        // Most hosts are in the first or second way. No branch depends on which: it would be unpredictable.
+        // With up to about a thousand hosts on a port, most are in the first or second way. No branch depends on which: it
+        // would be unpredictable.
         let is_second = words[ENTRY_WORDS].load(Acquire) == key;
         let first = select_unpredictable(is_second, ENTRY_WORDS, 0);
         let found = is_host(&first).then_some(first);
@@ -347,8 +348,8 @@ impl Neighbours {
             } else if exchange(before, key).is_err() {
                 continue;
             }
-            // Another core may have chosen another way for the same host at the same time. Both then keep the
-            // way that a search finds first. A core does not see a way that is still `BUSY`: an IPv6 host may have two
+            // Another core may have chosen another way for the same host at the same time. Both then mostly keep
+            // the way that a search finds first. A core does not see a way that is still `BUSY`: an IPv6 host may have two
             // places then, until one is replaced.
             let first = self.find_cached(&host).unwrap_or(slot);
             if first != slot {
@@ -719,6 +720,24 @@ mod tests {
         let evicted: Vec<_> =
             same_set.iter().filter(|&&address| table.find(0, address).is_none()).collect();
         assert_eq!(evicted, [&same_set[3]]);
+    }
+
+    #[test]
+    fn hosts_with_equal_key_words_are_distinguished() {
+        // A pair of addresses with one digest exists among about 2^16 random ones.
+        let table = Neighbours::heap(1, 0);
+        let mut seen = std::collections::HashMap::new();
+        let pair = (0..1 << 20_u128).find_map(|address| {
+            let twin = seen.insert(table.digest(address), address)?;
+            Some((twin, address))
+        });
+        let (first, second) = pair.unwrap();
+        for hosts in [[first, second], [second, first]] {
+            let table = Neighbours::heap(1, 0);
+            let slots = hosts.map(|host| table.insert(0, host, 1));
+            assert_ne!(slots[0], slots[1]);
+            assert_eq!(hosts.map(|host| table.find(0, host)), slots.map(Some));
+        }
     }
 
     #[test]

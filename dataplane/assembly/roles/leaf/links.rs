@@ -198,48 +198,90 @@ fn spine_gets_idle_and_load_signals() {
     }
 }
 
+/// Builds the two cores of a leaf with this policy. The first one sends the signals.
+fn two_cores(policy: &str) -> Vec<Rig> {
+    let text = text(Family::V4, policy, "").replace("cores = [0]", "cores = [0, 1]");
+    let rigs = rigs_of(&text, None, true, 256);
+    resolve_spine(&rigs[0], SPINE);
+    rigs
+}
+
+/// Polls both cores for 2 ms, and returns the signals.
+fn signals_of_both(rigs: &mut [Rig]) -> Vec<(Code, u16, u16, Load)> {
+    let mut signals = Vec::new();
+    for _ in 0..20 {
+        rigs.iter_mut().rev().for_each(|rig| rig.wait(MS / 10));
+        signals.extend(rigs[0].signals());
+    }
+    signals
+}
+
 /// The first core sends the signals, also about tasks and replies on the second core.
 // promise: fabric.2
 #[test]
 fn load_of_other_cores_is_signalled() {
-    for policy in ["horus", "jsq", "sed", "jbsq(k=3)", "random"] {
-        let text = text(Family::V4, policy, "").replace("cores = [0]", "cores = [0, 1]");
-        let mut rigs = rigs_of(&text, None, true, 256);
-        resolve_spine(&rigs[0], SPINE);
-        // Polls both cores for 2 ms.
-        let signals = |rigs: &mut Vec<Rig>| {
-            let mut signals = Vec::new();
-            for _ in 0..20 {
-                rigs.iter_mut().rev().for_each(|rig| rig.wait(MS / 10));
-                signals.extend(rigs[0].signals());
-            }
-            signals
-        };
-        let has_idle_list = policy == "horus";
-        let idle = signals(&mut rigs).last().unwrap().0;
-        assert!(idle == Code::IdleAdd || !has_idle_list);
+    for policy in ["horus", "racksched", "jsq", "sed", "jbsq(k=3)", "random"] {
+        let mut rigs = two_cores(policy);
+        let is_horus = policy == "horus"; // others may keep no idle list
+        let idle = signals_of_both(&mut rigs).last().unwrap().0;
+        assert!(idle == Code::IdleAdd || !is_horus);
         let tasks =
             (0..12).map(|seq| rigs[1].one(CLIENTS, &forwarded_task(seq, seq < 4), WORKERS).1.dst);
         let mut workers: Vec<_> = tasks.collect();
-        let busy = signals(&mut rigs);
+        let busy = signals_of_both(&mut rigs);
         assert_eq!(busy.last().unwrap().3, Load::tasks(3), "{policy}: {busy:?}");
         assert!(busy.iter().all(|one| one.0 != Code::IdleAdd), "{busy:?}");
-        assert!(busy[0].0 == Code::IdleRemove || !has_idle_list);
+        assert!(busy[0].0 == Code::IdleRemove || !is_horus);
         // One reply passes the first core: the signals still include the tasks of the second one.
         let first = workers.swap_remove(0);
         let left = workers.iter().filter(|worker| **worker == first).count();
         rigs[0].one(WORKERS, &reply(first, left as u16), CLIENTS);
-        for (.., load) in signals(&mut rigs) {
-            assert_eq!(load, Load(Load::tasks(11).0 / 4), "{policy}");
-        }
+        let loads: Vec<_> = signals_of_both(&mut rigs).into_iter().map(|one| one.3).collect();
+        let expected = Load(Load::tasks(11).0 / 4);
+        assert!(
+            !loads.is_empty() && loads.iter().all(|load| *load == expected),
+            "{policy} {loads:?}"
+        );
         for worker in workers {
             rigs[1].one(WORKERS, &reply(worker, 0), CLIENTS);
         }
-        let signals = signals(&mut rigs);
+        let signals = signals_of_both(&mut rigs);
         let (.., load) = *signals.last().unwrap();
-        assert!(signals.iter().any(|one| one.0 == Code::IdleAdd) || !has_idle_list, "{signals:?}");
+        assert!(signals.iter().any(|one| one.0 == Code::IdleAdd) || !is_horus, "{signals:?}");
         // A core assumes one task at an idle worker of another core. The signal does not count it.
         assert_eq!(load, Load(0), "{policy}");
+        rigs.iter_mut().for_each(Rig::assert_accounted);
+    }
+}
+
+/// The tasks pass one core, and their replies the signalling one.
+// promise: fabric.2
+#[test]
+fn replies_to_tasks_of_other_cores_keep_the_load() {
+    for policy in ["horus", "racksched", "jsq", "sed", "random"] {
+        let mut rigs = two_cores(policy);
+        let mut tasks = std::collections::BTreeMap::<u16, u16>::new();
+        let mut answered = Vec::new();
+        for seq in 0..24 {
+            let worker = rigs[1].one(CLIENTS, &forwarded_task(seq, seq < 4), WORKERS).1.dst;
+            *tasks.entry(worker).or_default() += 1;
+            if seq < 12 {
+                answered.push(worker);
+            }
+            if seq == 11 {
+                drop(signals_of_both(&mut rigs));
+            }
+        }
+        for worker in answered {
+            let left = tasks.get_mut(&worker).unwrap();
+            *left -= 1;
+            drop(rigs[0].signals_after(WORKERS, &reply(worker, *left)));
+        }
+        let loads: Vec<_> = signals_of_both(&mut rigs).into_iter().map(|one| one.3).collect();
+        assert!(
+            !loads.is_empty() && loads.iter().all(|load| *load == Load::tasks(3)),
+            "{policy} {loads:?}"
+        );
         rigs.iter_mut().for_each(Rig::assert_accounted);
     }
 }

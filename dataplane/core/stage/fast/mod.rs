@@ -328,9 +328,9 @@ fn replies<A: FastPath, B: Buf>(
         let Some(packet) = packets.get(index) else {
             return;
         };
-        let Some((report, hop)) = report::<A>(network, pool, shared, packet.bytes())
-            .zip(rewriter.hop_to(A::dst(&packet.bytes()[IP..])).ok())
-        else {
+        let report = report::<A>(network, pool, shared, packet.bytes());
+        let hop = |report| Some((report, rewriter.hop_to(A::dst(&packet.bytes()[IP..])).ok()?));
+        let Some((report, hop)) = report.and_then(hop) else {
             run.len = index as u32; // this also takes the later replies out of the run
             break;
         };
