@@ -72,8 +72,8 @@ impl<P: Port> Outbox<P> {
         self.forwarded[port].push(packet);
     }
 
-    /// Queues a whole burst for sending, in one copy if nothing is queued. Sends the packets queued before if there is no
-    /// room for all.
+    /// Queues a whole burst for sending. An empty queue takes it in one copy. Without room for all packets, sends the queued
+    /// ones first.
     #[inline]
     pub fn forward_burst(&mut self, burst: Burst<P::Buf>, port: usize) {
         if self.forwarded[port].remaining_capacity() < burst.len() {
@@ -287,7 +287,7 @@ mod tests {
         let counters = Counters::heap();
         let mut outbox = Outbox::new([RecordingPort::default()], counters.clone());
         let mut next = 0;
-        // The third burst does not fit behind the first two, which fill 30 of 32 places.
+        // The first two bursts fill 30 of 32 places. The third one has 7 packets.
         for len in [20, 10, 7, 32] {
             let packets = (next..next + len).map(|first| vec![first; 60].leak() as &mut [u8]);
             outbox.forward_burst(packets.collect(), 0);

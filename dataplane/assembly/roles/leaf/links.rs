@@ -257,7 +257,7 @@ fn load_of_other_cores_is_signalled() {
 /// The tasks pass one core, and their replies the signalling one.
 // promise: fabric.2
 #[test]
-fn replies_to_tasks_of_other_cores_keep_the_load() {
+fn replies_of_remote_tasks_keep_the_load() {
     for policy in ["horus", "racksched", "jsq", "sed", "random"] {
         let mut rigs = two_cores(policy);
         let mut tasks = std::collections::BTreeMap::<u16, u16>::new();
