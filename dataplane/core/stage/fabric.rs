@@ -193,8 +193,8 @@ struct Link {
 }
 
 impl Link {
-    /// Returns the load of a worker after this core applied a reply of it.
-    fn load_after_reply(&self, view: &View, member: Member) -> u64 {
+    /// Returns the load of a worker by this core's own memory: current after a reply of the worker.
+    fn load_in_own_memory(&self, view: &View, member: Member) -> u64 {
         match self.knowledge_of(view) {
             Knowledge::Counts => self.load_of_tasks(view, member, view.outstanding(member)),
             Knowledge::Estimates | Knowledge::Nothing => self.signals.load_of(view, member),
@@ -224,13 +224,12 @@ impl Link {
                 _ if !view.is_active(member) => 0,
                 // A core assumes one task at an idle worker of another core, but the spine must not.
                 _ if view.is_shared_idle(member) => 0,
-                Knowledge::Estimates => self.signals.load_of(view, member),
-                Knowledge::Counts => self.load_of_tasks(view, member, view.outstanding(member)),
-                Knowledge::Nothing if is_counted(member) => {
+                Knowledge::Nothing if !is_counted(member) => *load,
+                Knowledge::Nothing => {
                     let tasks = view.outstanding_now(member).max(0).cast_unsigned();
                     self.load_of_tasks(view, member, tasks)
                 }
-                Knowledge::Nothing => *load,
+                Knowledge::Estimates | Knowledge::Counts => self.load_in_own_memory(view, member),
             };
             total += *load;
         }
@@ -479,7 +478,7 @@ impl Fabric {
     /// Replaces the load of a worker, after this core applied a reply of it.
     pub(super) fn note_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
         let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
-        let load = link.load_after_reply(dispatcher.view(), member);
+        let load = link.load_in_own_memory(dispatcher.view(), member);
         let before = std::mem::replace(&mut self.loads[pool][member.index()], load);
         link.total = link.total - before + load;
         link.replied = true;
