@@ -29,25 +29,30 @@ fn main() {
     // OUT_DIR is target/PROFILE/build/PACKAGE/out. Installation and tests look for header and manual pages in
     // target/PROFILE, beside the libraries.
     let folder = out.ancestors().nth(3).unwrap_or(&out);
-    if let Err(message) = header(folder, &out.join("reason.rs")) {
+    if let Err(message) = header(folder, &out) {
         println!("cargo::error={message}");
     }
 }
 
-/// Writes the header and the manual pages into `folder`. `reasons` is the path of a scratch file, a source for
-/// cbindgen with the enum of drop reasons.
-fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
+/// Writes the header and the manual pages into `folder`. Its temporary files go to `scratch`, a folder of the same
+/// file system: one is a source for cbindgen with the enum of drop reasons.
+fn header(folder: &Path, scratch: &Path) -> Result<(), String> {
     let text = fs::read_to_string(REASONS).map_err(|error| format!("{REASONS}: {error}"))?;
-    write(reasons, plain_enum(&text).ok_or(format!("{REASONS}: has no table `reasons!`"))?)?;
+    let text = plain_enum(&text).ok_or(format!("{REASONS}: has no table `reasons!`"))?;
+    let reasons = scratch.join("reason.rs");
+    fs::write(&reasons, text).map_err(|error| format!("{}: {error}", reasons.display()))?;
     let config = cbindgen::Config::from_file("cbindgen.toml")?;
-    let builder = cbindgen::Builder::new().with_config(config).with_src(reasons);
+    let builder = cbindgen::Builder::new().with_config(config).with_src(&reasons);
     let builder = SOURCES.iter().fold(builder, |builder, source| builder.with_src(source));
     let bindings = builder.generate().map_err(|error| format!("wedjat.h: {error}"))?;
     let mut header = Vec::new();
     bindings.write(&mut header);
     let text = String::from_utf8(header).map_err(|error| format!("wedjat.h: {error}"))?;
-    write(&folder.join("include/wedjat.h"), in_c_words(&text))?;
-    manual::write(&text, env!("CARGO_PKG_VERSION"), &folder.join("man3"))
+    replace(&folder.join("include/wedjat.h"), in_c_words(&text), scratch)?;
+    for (name, page) in manual::pages(&text, env!("CARGO_PKG_VERSION")) {
+        replace(&folder.join("man3").join(name), page, scratch)?;
+    }
+    Ok(())
 }
 
 /// Returns the enum that the macro `reasons!` makes of the table in `source`: each line `Variant => ...;` becomes
@@ -81,10 +86,13 @@ fn in_c_words(header: &str) -> String {
     heads.iter().fold(header, |header, (from, to)| header.replace(from, to))
 }
 
-/// Writes a file, and creates its folder.
-fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {
+/// Replaces a file by a new one with `content`, written in `scratch`, and creates the file's folder. A rename, because
+/// builds with other settings run this script, too, while a compiler may read the file.
+fn replace(path: &Path, content: String, scratch: &Path) -> Result<(), String> {
+    let new = scratch.join("new");
     let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
     folder
-        .and_then(|()| fs::write(path, content))
+        .and_then(|()| fs::write(&new, content))
+        .and_then(|()| fs::rename(&new, path))
         .map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -3,20 +3,17 @@
 //! Input is the header as cbindgen writes it: each declaration follows its comment, which keeps the Markdown
 //! headings of the Rust doc comment (`# Return value`, `# Errors`, `# Called from`, `# Safety`).
 use std::collections::BTreeMap;
-use std::path::Path;
 
-/// Writes a page, `NAME.3`, for each function of the text `header` into `folder`.
-pub fn write(header: &str, version: &str, folder: &Path) -> Result<(), String> {
+/// Returns a page for each function of the text `header`, with its file's name, `FUNCTION.3`.
+pub fn pages(header: &str, version: &str) -> Vec<(String, String)> {
     let codes = codes(header);
-    for (comment, rest) in header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n")) {
-        let Some(prototype) = prototype(rest) else {
-            continue;
-        };
+    let parts = header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n"));
+    let pages = parts.filter_map(|(comment, rest)| {
+        let prototype = prototype(rest)?;
         let name = name(prototype);
-        let page = page(name, prototype, comment, version, &codes);
-        super::write(&folder.join(format!("{name}.3")), page)?;
-    }
-    Ok(())
+        Some((format!("{name}.3"), page(name, prototype, comment, version, &codes)))
+    });
+    pages.collect()
 }
 
 /// Returns the comment of each error code in troff, by the code's name (`WEDJAT_ERROR_...`).
