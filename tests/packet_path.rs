@@ -13,6 +13,7 @@ mod timeouts;
 use std::sync::Arc;
 
 use wedjat::embed::{Context, Options, QUESTION_LEN, Rewrite, Scheduler, Verdict};
+use wedjat::io::Buf as _;
 use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::explain::{Explainer, Filter, Records};
 use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
@@ -24,6 +25,7 @@ use wedjat::role::Leaf;
 use wedjat::role::agent::{NamedLoad, ThreadWorker, WorkerLink};
 use wedjat::state::{Counter, Counters, Gauge, Member, View};
 use wedjat::wire::arp;
+use wedjat::wire::completion::{Completion, ENTRY_LEN};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
@@ -191,6 +193,66 @@ fn polls_allocate_nothing() {
         assert!(counters.read(Counter::Originated) > 0, "{policy}: the leaf sent ARP");
         assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
     }
+}
+
+/// Returns a server's completion report for this worker with `entries` entries, or one that lacks the last of them.
+fn completion_report(worker: u16, entries: u16, is_whole: bool) -> Vec<u8> {
+    let header = Header::completions(POOL, worker, entries, 1);
+    let entries =
+        vec![Completion { worker, class: 0, left: 0, service_ns: 50_000 }; entries.into()];
+    let mut payload = vec![0; header.len() + entries.len() * ENTRY_LEN];
+    header.emit(&mut payload);
+    Completion::emit_all(&entries, &header, &mut payload);
+    payload.truncate(payload.len() - ENTRY_LEN * usize::from(!is_whole));
+    let mut frame = vec![0; udp::PAYLOAD];
+    frame.extend_from_slice(&payload);
+    let flow = Flow {
+        src_mac: mac_of(SERVERS[0]),
+        dst_mac: LEAF_MACS[0],
+        src: SERVERS[0],
+        dst: LEAF_CLIENTS,
+        src_port: 1234,
+        dst_port: 1234,
+    };
+    flow.emit(&mut frame, payload.len());
+    frame
+}
+
+/// A leaf takes the completion reports out of a burst, counts them, and sends the tasks between them in order.
+// promise: packets.2, speed.1
+#[test]
+fn completion_reports_leave_their_bursts_without_allocating() {
+    let text = format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
+         [[port]]\ndevice = 'c'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = 'jsq'\nreplies = 'direct'\n\
+         [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n",
+        LEAF_MACS[0],
+    );
+    let rig::CoreRig { mut leaf, mut far, .. } =
+        rig::leaf(&text, rig::Sizes { depth: 64, frames: 256, bytes: 256 });
+    let tasks = |from| (from..from + 8).map(|seq| task(Header::new_task(POOL, seq)));
+    for frame in tasks(0)
+        .chain([completion_report(10, 1, true), completion_report(11, 2, false)])
+        .chain(tasks(8))
+        .chain([completion_report(12, 2, true)])
+    {
+        assert!(far[0].send(&frame));
+    }
+    let before = counting::calls();
+    leaf.poll(50_000);
+    assert_eq!(counting::calls() - before, 0);
+    let sent = std::iter::from_fn(|| far[0].receive());
+    let sent: Vec<_> =
+        sent.map(|frame| Header::parse(&frame.bytes()[udp::PAYLOAD..]).unwrap().seq).collect();
+    assert_eq!(sent, (0..16).collect::<Vec<_>>());
+    let counters = leaf.stages().counters();
+    let count = |counter| counters.read(counter);
+    assert_eq!((count(Counter::RxPackets), count(Counter::Scheduled)), (19, 16));
+    assert_eq!((count(Counter::CompletionReports), count(Counter::Completions)), (2, 3));
+    assert_eq!(count(Counter::Consumed), 2);
+    assert_eq!(counters.dropped(DropReason::CompletionsMalformed), 1);
+    assert!(counters.balances());
 }
 
 /// The core records what it decides on each packet, for `wedjat explain`.

@@ -210,16 +210,37 @@ where
         self.node.note_time(now);
         match self.out.tap.explains() {
             false => {
+                if self.node.stages.network().has_direct() {
+                    self.take_reports(port, &mut burst);
+                }
                 let sample = self.sampler.next(self.node.stages.counters());
                 self.node.stages.process(port, now, &mut burst, &mut verdicts[..]);
                 if let Some(sample) = sample {
-                    self.sampler.record(&sample, &self.node, now, &burst, &verdicts[..count]);
+                    let verdicts = &verdicts[..burst.len()];
+                    self.sampler.record(&sample, &self.node, now, &burst, verdicts);
                 }
             }
             true => self.explain(port, now, &mut burst, &mut verdicts),
         }
         self.node.stages.counters().add(Counter::RxPackets, count as u64);
         self.carry_out(port, now, burst, &verdicts);
+    }
+
+    /// Applies the completion reports of a burst, and removes them. The tasks between them then stay one run, and leave
+    /// as a whole.
+    fn take_reports(&mut self, port: usize, burst: &mut Burst<P::Buf>) {
+        let (stages, refusals) = (&mut self.node.stages, &mut self.out.refusals);
+        let mut dropped = 0;
+        let mut reports = stages.apply_reports(port, burst, |report, reason| {
+            refusals.note_frame(port, reason, report.bytes());
+            dropped += 1;
+        });
+        stages.counters().add(Counter::Consumed, u64::from(reports.count_ones()) - dropped);
+        while reports != 0 {
+            let last = reports.ilog2();
+            burst.remove(last as usize);
+            reports &= !(1 << last);
+        }
     }
 
     /// Carries out the verdict on each packet of a burst. All packets of most bursts leave by one port, so the burst

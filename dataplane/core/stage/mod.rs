@@ -335,11 +335,7 @@ impl Stages {
         verdicts: &mut (impl Verdicts + ?Sized),
     ) {
         let is_v6 = self.network.port(port).v6.is_some();
-        let is_report = |packet: &B| match is_v6 {
-            false => fast::is_completions::<u32>(packet.bytes()),
-            true => fast::is_completions::<u128>(packet.bytes()),
-        };
-        while packets.get(done).is_some_and(is_report) {
+        while packets.get(done).is_some_and(|packet| fast::is_completions(is_v6, packet.bytes())) {
             match self.apply_completions(port, &packets[done]) {
                 Some(verdict) => verdicts.other(done, verdict),
                 None => self.process_slowly(port, now, packets, done..done + 1, verdicts),
@@ -354,6 +350,32 @@ impl Stages {
         if done < packets.len() {
             self.process_slowly(port, now, packets, done..packets.len(), verdicts);
         }
+    }
+
+    /// Applies the completion reports of a burst, before [`Stages::process`] decides on the rest. Returns a mask of them
+    /// by index. The caller removes them, so that the tasks between them stay one run. Calls `dropped` with each report
+    /// that is refused, and the reason.
+    #[inline(never)]
+    pub(crate) fn apply_reports<B: Buf>(
+        &mut self,
+        port: usize,
+        packets: &[B],
+        mut dropped: impl FnMut(&B, DropReason),
+    ) -> u32 {
+        let is_v6 = self.network.port(port).v6.is_some();
+        let mut applied = 0_u32;
+        for (index, packet) in packets.iter().enumerate() {
+            if !fast::is_completions(is_v6, packet.bytes()) {
+                continue;
+            }
+            let Some(verdict) = self.apply_completions(port, packet) else { continue };
+            if let Verdict::Drop(reason) = verdict {
+                dropped(packet, reason);
+            }
+            applied |= 1 << index;
+        }
+        self.received += applied.count_ones() as usize;
+        applied
     }
 
     /// Applies a completion report without the stages that ignore it. `None`, without effect, for any other packet,

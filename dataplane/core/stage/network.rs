@@ -118,6 +118,8 @@ pub struct Network {
     least_ttls: Vec<u8>,
     /// True for each pool whose servers answer the clients themselves.
     direct: Vec<bool>,
+    /// True if it is for any.
+    has_direct: bool,
     /// Authenticators of the pools with a key, by pool; empty if no pool has a key.
     authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
     /// Port to workers inside this process, which need no proof.
@@ -163,6 +165,7 @@ impl Network {
             members: Vec::with_capacity(pools.len()),
             least_ttls: Vec::with_capacity(pools.len()),
             direct: pools.iter().map(|pool| pool.is_direct).collect(),
+            has_direct: pools.iter().any(|pool| pool.is_direct),
             pool_index: Box::new([NO_POOL; 1 << 16]),
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
             authenticators: Vec::new(),
@@ -584,6 +587,13 @@ impl Network {
     #[must_use]
     pub fn is_direct(&self, pool: usize) -> bool {
         self.direct.get(pool).copied().unwrap_or_default()
+    }
+
+    /// Returns true if the servers of any pool do.
+    #[inline]
+    #[must_use]
+    pub fn has_direct(&self) -> bool {
+        self.has_direct
     }
 
     /// Returns the members of the pool at this index, by place. Vacant places are among them.

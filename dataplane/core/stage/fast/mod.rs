@@ -519,12 +519,12 @@ fn full_tasks(stages: &Stages, pool: usize, picks: &[Option<Pick>]) -> u32 {
     picks.iter().rev().fold(0, |bits, pick| bits << 1 | u32::from(is_full(pick)))
 }
 
-/// Returns true if the code in a frame is that of a completion report. Checks nothing else: the stages verify the rest.
-/// The fast path resumes behind such a packet.
+/// Returns true if the code in a frame is that of a completion report, over IPv6 or IPv4. Checks nothing else: the
+/// stages verify the rest. The fast path resumes behind such a packet.
 #[inline]
-pub fn is_completions<A: Layout>(frame: &[u8]) -> bool {
-    let kind = frame.get(A::PAYLOAD).copied().unwrap_or_default();
-    kind & task::CODE_BITS == Code::Completions as u8
+pub fn is_completions(is_v6: bool, frame: &[u8]) -> bool {
+    let code = frame.get(if is_v6 { u128::PAYLOAD } else { u32::PAYLOAD });
+    code.is_some_and(|code| code & task::CODE_BITS == Code::Completions as u8)
 }
 
 /// Queues the tasks without a pick in the pool's central queue, or drops them if they may not wait. Drops tasks too
