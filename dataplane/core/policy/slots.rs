@@ -104,8 +104,8 @@ impl Slots {
                 // Tokens of members that are no longer active are discarded.
                 if view.is_active(member) {
                     // Free tokens fill the rows from the last one on. A token in `row` is the first of `rows - row`
-                    // free ones; all places are free if these are at least `bound`.
-                    places.push((member, row + bound <= self.rows));
+                    // free ones; all places are free if these are `bound`. Surplus ones are taken last.
+                    places.push((member, row + bound == self.rows));
                 }
             };
             match has_reserve {

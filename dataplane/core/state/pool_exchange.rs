@@ -159,7 +159,8 @@ pub struct PoolExchange {
     tokens_max: usize,
     /// Number of free tokens of an idle member, at most `tokens_max`.
     tokens_idle: usize,
-    /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
+    /// Word at which this core begins its search for tokens. The cores' first words are far apart, so that cores rarely
+    /// write the same cache line.
     first_word: usize,
     /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for
     /// classes, a key is the start of the wait.
@@ -225,7 +226,7 @@ impl PoolExchange {
             ),
             tokens_max: 1,
             tokens_idle: 1,
-            first_word: core,
+            first_word: core * members.div_ceil(64) / layout.cores.len(),
             oldest: oldest(core),
             waiting: waiting(core),
             bounds: (0..layout.cores.len())
@@ -460,7 +461,7 @@ impl PoolExchange {
     #[must_use]
     pub fn idle_members(&self) -> usize {
         // Free tokens fill the levels from the last one on.
-        self.tokens.members_at(self.tokens_max.saturating_sub(self.tokens_idle))
+        self.tokens.members_at(self.levels().start)
     }
 
     /// Releases a token of each of these members to all cores, except of members whose tokens are all free.
@@ -476,25 +477,31 @@ impl PoolExchange {
         &self.tokens
     }
 
+    /// Returns the levels of an idle member's tokens. A token of a lower level is surplus, for example after the bound
+    /// has become smaller, until a check removes it.
+    fn levels(&self) -> Range<usize> {
+        self.tokens_max.saturating_sub(self.tokens_idle)..self.tokens_max
+    }
+
     /// Takes a token of a member with the most free ones. Returns the member and the token's index among the member's
     /// tokens, 0 if all of them were free. Returns `None` if no token is free.
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
-        self.tokens.take(self.tokens_max, self.first_word)
+        self.tokens.take(self.levels(), self.first_word)
     }
 
     /// Takes up to `most` tokens, as this many calls of [`PoolExchange::take_token`] do, and passes them to `take`.
     #[inline]
     pub fn take_tokens(&self, most: usize, take: impl FnMut(Member, usize)) {
-        self.tokens.take_run(self.tokens_max, self.first_word, most, take);
+        self.tokens.take_run(self.levels(), self.first_word, most, take);
     }
 
     /// Like [`PoolExchange::take_token`], with preferences: among members with equally many free tokens, those of an
     /// earlier range go first. Members in no range keep their tokens.
     #[must_use]
     pub fn take_token_in(&self, ranges: &[Range<usize>]) -> Option<(Member, usize)> {
-        (0..self.tokens_max).find_map(|level| {
+        self.levels().chain(0..self.levels().start).find_map(|level| {
             let take =
                 |range: &Range<usize>| self.tokens.take_in(level, self.first_word, range.clone());
             Some((ranges.iter().find_map(take)?, level))
@@ -509,7 +516,7 @@ impl PoolExchange {
     /// Returns true if any token is free.
     #[must_use]
     pub fn has_tokens(&self) -> bool {
-        self.tokens.has_some(self.tokens_max)
+        self.tokens.has_some(self.levels())
     }
 
     /// Returns the least key of the tasks that wait on this core, in nanoseconds; 0 if none waits.

@@ -89,12 +89,13 @@ impl Tokens {
         members
     }
 
-    /// Takes a token of a member with the most free ones. The search in each row starts at word `from` and wraps
+    /// Takes a token of a member with the most free ones, up to the number of these levels. Takes tokens of lower levels
+    /// last; only members with more than that number have them. The search in each row starts at word `from` and wraps
     /// around; cores with different `from` rarely compete. Returns the member and the token's level, or `None` if no
     /// token is free.
     #[inline]
     #[must_use]
-    pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
+    pub fn take(&self, levels: Range<usize>, from: usize) -> Option<(Member, usize)> {
         let mut taken = None;
         self.take_run(levels, from, 1, |member, level| taken = Some((member, level)));
         taken
@@ -105,13 +106,16 @@ impl Tokens {
     #[inline]
     pub fn take_run(
         &self,
-        levels: usize,
+        levels: Range<usize>,
         from: usize,
         most: usize,
         mut take: impl FnMut(Member, usize),
     ) {
         let mut missing = most;
-        for level in 0..levels.min(LEVELS) {
+        for level in (levels.start..levels.end.min(LEVELS)).chain(0..levels.start) {
+            if missing == 0 {
+                break;
+            }
             missing -= self.search(level, from, missing, |_| !0, |member| take(member, level));
         }
     }
@@ -203,11 +207,12 @@ impl Tokens {
         self.words[levels * self.row..].iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Returns true if any token of the first `levels` rows is free.
+    /// Returns true if any token is free. Looks at lower levels than these last.
     #[must_use]
-    pub fn has_some(&self, levels: usize) -> bool {
-        let words = &self.words[..levels.min(LEVELS) * self.row];
-        words.iter().any(|word| word.load(Relaxed) != 0)
+    pub fn has_some(&self, levels: Range<usize>) -> bool {
+        let words = &self.words[..levels.end.min(LEVELS) * self.row];
+        let (lower, words) = words.split_at(levels.start * self.row);
+        words.iter().chain(lower).any(|word| word.load(Relaxed) != 0)
     }
 }
 
@@ -240,10 +245,14 @@ mod tests {
         }
         assert!(!tokens.put(Member(69), 2), "both tokens are free already");
         assert_eq!((tokens.count(Member(69)), tokens.count(Member(3))), (2, 1));
-        assert_eq!(tokens.take(2, 0), Some((Member(69), 0)));
-        assert_eq!(tokens.take(2, 1), Some((Member(69), 1)), "word 1, with member 69, comes first");
-        assert_eq!(tokens.take(2, 1), Some((Member(3), 1)));
-        assert_eq!((tokens.take(2, 0), tokens.has_some(2)), (None, false));
+        assert_eq!(tokens.take(0..2, 0), Some((Member(69), 0)));
+        assert_eq!(
+            tokens.take(0..2, 1),
+            Some((Member(69), 1)),
+            "word 1, with member 69, comes first"
+        );
+        assert_eq!(tokens.take(0..2, 1), Some((Member(3), 1)));
+        assert_eq!((tokens.take(0..2, 0), tokens.has_some(0..2)), (None, false));
         assert!(
             tokens.put(Member(69), 3) && tokens.put(Member(69), 3) && tokens.put(Member(69), 3)
         );
@@ -266,7 +275,7 @@ mod tests {
         assert_eq!((take(0, 0..3), take(1, 4..63), take(3, 131..199)), (None, None, None));
         assert_eq!((take(2, 64..usize::MAX), take(0, 64..usize::MAX)), (Some(130), Some(64)));
         assert_eq!((take(3, 0..64), take(0, 4..64), take(0, 0..64)), (Some(3), Some(63), None));
-        assert_eq!((take(1, 0..200), tokens.has_some(1)), (Some(199), false));
+        assert_eq!((take(1, 0..200), tokens.has_some(0..1)), (Some(199), false));
     }
 
     #[test]
@@ -277,11 +286,21 @@ mod tests {
         members.iter().for_each(|member| _ = single.put(*member, 2));
         for (from, most) in [(1, 3), (0, 4), (2, 9)] {
             let mut taken = Vec::new();
-            run.take_run(2, from, most, |member, level| taken.push((member, level)));
-            let expected: Vec<_> = (0..most).map_while(|_| single.take(2, from)).collect();
+            run.take_run(0..2, from, most, |member, level| taken.push((member, level)));
+            let expected: Vec<_> = (0..most).map_while(|_| single.take(0..2, from)).collect();
             assert_eq!(taken, expected);
         }
-        assert!(!run.has_some(2));
+        assert!(!run.has_some(0..2));
+        // A third token lies in the first of three rows.
+        for _ in 0..3 {
+            assert!(run.put(Member(129), 3));
+        }
+        assert_eq!(
+            (run.take(1..3, 0), run.take(1..3, 2)),
+            (Some((Member(129), 1)), Some((Member(129), 2)))
+        );
+        assert!(run.has_some(1..3), "a surplus token");
+        assert_eq!((run.take(1..3, 1), run.has_some(1..3)), (Some((Member(129), 0)), false));
     }
 
     // promise: scheduling.2
@@ -299,7 +318,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..rounds {
                         let mut taken = Vec::new();
-                        tokens.take_run(2, thread, 1 + round % 4, |member, _| {
+                        tokens.take_run(0..2, thread, 1 + round % 4, |member, _| {
                             assert!(held[member.index()].fetch_add(1, Relaxed) < 2);
                             taken.push(member);
                         });
