@@ -955,7 +955,7 @@ fn few_lines_depend_on_a_feature() {
 const OTHER_POOLS: [&str; 6] =
     ["MbufPool", "PoolError", "PoolHandle", "FramePool", "PoolArguments", "PoolCommand"];
 /// Maximum number of lines of code in all crates.
-const LINES_MAX: usize = 111_950;
+const LINES_MAX: usize = 112_000;
 
 /// Prints the counts of the design, and limits them: the files that a change touches, the types for a concept, the
 /// algorithms for one purpose, and the lines of code.
