@@ -177,12 +177,14 @@ def measure(options, folder):
     """Returns two lists for each variant (name, workers, cores), with a value per round: its rate, and that of csum on as
     many cores, in packets a second in the least disturbed slices. On several cores csum runs again after each variant. The
     clock of a machine with several busy CPUs may change for minutes."""
-    traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
+    traces = {workers: write_traces(folder, workers) for workers in {0, DIRECT_WORKERS, *options.workers}}
     direct_traces = write_traces(folder, DIRECT_WORKERS, direct=True)
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
     variants += [(f"{policy}, tasks", options.workers[0], cores) for policy in options.tasks for cores in CORES]
     variants += [(f"{policy}, direct", DIRECT_WORKERS, cores) for policy in options.direct for cores in CORES]
     variants += [(policy, workers, cores) for workers in options.workers for policy in options.policies for cores in CORES]
+    through = [(policy, DIRECT_WORKERS, min(CORES)) for policy in options.direct]
+    variants += [variant for variant in through if variant not in variants]
     samples = {variant: [] for variant in variants}
     references = {variant: [] for variant in variants}
     ceiling = MODES[0]
@@ -241,16 +243,16 @@ def rows(options, samples, references):
 
 
 def direct_ratios(options, samples):
-    """Returns, for each policy measured with direct return, the tasks a second of one core over those through the leaf:
-    the median of the rounds."""
-    workers, least = options.workers[0], CORES[0]
+    """Returns, for each policy measured with direct return, the tasks a second of one core over those through the leaf, with
+    as many workers: the median of the rounds."""
 
     def ratio(policy):
-        pairs = zip(samples[f"{policy}, direct", DIRECT_WORKERS, least], samples[policy, workers, least])
+        at = (DIRECT_WORKERS, CORES[0])
+        pairs = zip(samples[f"{policy}, direct", *at], samples[policy, *at])
         tasks = 1 - REPORTS / (2 * CYCLE)
         return statistics.median(direct * tasks / (through / 2) for direct, through in pairs)
 
-    return {policy: ratio(policy) for policy in options.direct if policy in options.policies}
+    return {policy: ratio(policy) for policy in options.direct}
 
 
 def show(options, table, ratios):
@@ -265,7 +267,7 @@ def show(options, table, ratios):
 
 
     for policy, ratio in ratios.items():
-        print(f"{policy}, one core: {ratio:.2f} times the tasks a second with direct return")
+        print(f"{policy}, one core, {DIRECT_WORKERS} workers: {ratio:.2f} times the tasks a second with direct return")
 
 
 def main():

@@ -251,6 +251,8 @@ fn completion_reports_leave_their_bursts_without_allocating() {
     assert_eq!((count(Counter::RxPackets), count(Counter::Scheduled)), (19, 16));
     assert_eq!((count(Counter::CompletionReports), count(Counter::Completions)), (2, 3));
     assert_eq!(count(Counter::Consumed), 2);
+    // Reports come first: their workers have no tasks yet.
+    assert_eq!(count(Counter::SurplusReplies), 3);
     assert_eq!(counters.dropped(DropReason::CompletionsMalformed), 1);
     assert!(counters.balances());
 }

@@ -692,6 +692,10 @@ impl Policy for Bounded {
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
         view.set_tokens(self.rows(), self.bound());
+        if let Some(pool_exchange) = view.pool_exchange() {
+            // An earlier policy with more rows has left tokens behind these, which no search finds.
+            pool_exchange.tokens().clear_from(self.rows());
+        }
         for index in 0..view.active().len() {
             let member = view.active()[index];
             self.rank(member, view.outstanding(member));

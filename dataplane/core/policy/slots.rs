@@ -103,8 +103,9 @@ impl Slots {
                 has_more = true;
                 // Tokens of members that are no longer active are discarded.
                 if view.is_active(member) {
-                    // Free tokens fill the rows from the last one on. A token in `row` is the first of `rows - row`
-                    // free ones; all places are free if these are `bound`. Surplus ones are taken last.
+                    // Free tokens fill the rows from the last one on, so a token in `row` is the first of `rows - row`
+                    // free ones. All places are free if these are `bound`. After a change of the bound this may be
+                    // wrong for a while.
                     places.push((member, row + bound == self.rows));
                 }
             };
@@ -138,7 +139,8 @@ impl Slots {
             return;
         };
         // Free places: tokens that no core holds, and those on cores' idle lists.
-        let free = pool_exchange.tokens().count(member) + view.idle_everywhere(member);
+        let free =
+            pool_exchange.tokens().count_of(member, self.rows) + view.idle_everywhere(member);
         let tasks = view.outstanding_now(member).max(0);
         let imbalance = bound as i32 - tasks - free as i32;
         // A new sign restarts the count; otherwise the smallest amount so far stays.

@@ -881,6 +881,39 @@ fn idle_members_are_taken_once_after_policy_change() {
     assert_eq!(histogram(&idle, 4), [1; 4]);
 }
 
+/// Places lie in other rows under another policy. After a change the checks of places find those that cores with the old
+/// policy have freed.
+// promise: scheduling.2
+#[test]
+fn places_outlast_changes_of_bounded_policies() {
+    for (from, to, bound) in [
+        ("cfcfs", "jbsq(k=2)", 2),
+        ("cfcfs", "jbsq(k=3)", 3),
+        ("jbsq(k=3)", "jbsq(k=1)", 1),
+        ("jbsq(k=1)", "cfcfs", 2),
+        ("jbsq(k=3)", "cfcfs", 2),
+    ] {
+        let mut cores = Cores::new(from, 70, 2);
+        cores.exchange(true); // all places are tokens
+        for index in 0..2 {
+            // A place that is free again on a core with the policy before.
+            let member = pick(&mut cores.dispatchers[1]).member;
+            let mut policy =
+                PreparedPolicy::new(&to.parse().unwrap(), 70, Core { index, count: 2 });
+            cores.dispatchers[index].swap_policy(&mut policy);
+            cores.dispatchers[index].review_members();
+            reply(&mut cores.dispatchers[1], member.0, 0);
+            cores.exchange(true);
+        }
+        for ms in 1..100 {
+            cores.dispatchers.iter_mut().for_each(|core| core.tick(10_000_000 * ms));
+        }
+        let taken: Vec<_> =
+            cores.dispatchers.iter_mut().flat_map(|core| picks(core, 140)).collect();
+        assert_eq!(histogram(&taken, 70), [bound; 70], "{from} to {to}");
+    }
+}
+
 // promise: scheduling.2
 #[test]
 fn new_policy_inherits_known_idle_members() {

@@ -210,7 +210,8 @@ where
         self.node.note_time(now);
         match self.out.tap.explains() {
             false => {
-                if self.node.stages.network().has_direct() {
+                let network = self.node.stages.network();
+                if network.has_direct() && network.port(port).side.has_workers() {
                     self.take_reports(port, &mut burst);
                 }
                 let sample = self.sampler.next(self.node.stages.counters());

@@ -58,8 +58,12 @@ use crate::policy::{self, Dispatcher, Lane, Pick, Picks, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, MemberPresence, Neighbours};
-use crate::wire::task::{Extension, Header};
+use crate::wire::task::{Code, Extension, Header};
 
+/// Code of a task's first packet.
+const TASK: u8 = Code::NewTask as u8;
+/// Code of a completion report.
+const REPORT: u8 = Code::Completions as u8;
 /// Maximum number of packets per poll of a core that is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
 /// Bounds on the number of packets between two exchanges of an overloaded core. 1024 packets take some 40 us. Comparing
@@ -335,7 +339,8 @@ impl Stages {
         verdicts: &mut (impl Verdicts + ?Sized),
     ) {
         let is_v6 = self.network.port(port).v6.is_some();
-        while packets.get(done).is_some_and(|packet| fast::is_completions(is_v6, packet.bytes())) {
+        let is_report = |packet: &B| fast::code(is_v6, packet.bytes()) == Some(REPORT);
+        while packets.get(done).is_some_and(is_report) {
             match self.apply_completions(port, &packets[done]) {
                 Some(verdict) => verdicts.other(done, verdict),
                 None => self.process_slowly(port, now, packets, done..done + 1, verdicts),
@@ -352,9 +357,9 @@ impl Stages {
         }
     }
 
-    /// Applies the completion reports of a burst, before [`Stages::process`] decides on the rest. Returns a mask of them
-    /// by index. The caller removes them, so that the tasks between them stay one run. Calls `dropped` with each report
-    /// that is refused, and the reason.
+    /// Applies the completion reports of a burst up to the first packet that is neither a task nor a report, before
+    /// [`Stages::process`] decides on the rest. Returns a mask of them by index. The caller removes them, so that the
+    /// tasks between them stay one run. Calls `dropped` with each report that is refused, and the reason.
     #[inline(never)]
     pub(crate) fn apply_reports<B: Buf>(
         &mut self,
@@ -365,10 +370,12 @@ impl Stages {
         let is_v6 = self.network.port(port).v6.is_some();
         let mut applied = 0_u32;
         for (index, packet) in packets.iter().enumerate() {
-            if !fast::is_completions(is_v6, packet.bytes()) {
-                continue;
+            match fast::code(is_v6, packet.bytes()) {
+                Some(TASK) => continue,
+                Some(REPORT) => {}
+                _ => break,
             }
-            let Some(verdict) = self.apply_completions(port, packet) else { continue };
+            let Some(verdict) = self.apply_completions(port, packet) else { break };
             if let Verdict::Drop(reason) = verdict {
                 dropped(packet, reason);
             }

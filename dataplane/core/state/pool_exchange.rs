@@ -159,8 +159,7 @@ pub struct PoolExchange {
     tokens_max: usize,
     /// Number of free tokens of an idle member, at most `tokens_max`.
     tokens_idle: usize,
-    /// Word at which this core begins its search for tokens. The cores' first words are far apart, so that cores rarely
-    /// write the same cache line.
+    /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
     /// Least key of the tasks that wait on this core; [`RemoteCore`] has those of remote cores. Without rules for
     /// classes, a key is the start of the wait.
@@ -226,7 +225,7 @@ impl PoolExchange {
             ),
             tokens_max: 1,
             tokens_idle: 1,
-            first_word: core * members.div_ceil(64) / layout.cores.len(),
+            first_word: core,
             oldest: oldest(core),
             waiting: waiting(core),
             bounds: (0..layout.cores.len())
@@ -452,9 +451,11 @@ impl PoolExchange {
     }
 
     /// Sets the maximum number of a member's tokens, and the number of free tokens of an idle member. Both are 1 by
-    /// default: the token is the member's idleness. Under a bound on tasks, a member has a token for each place.
-    pub fn set_tokens(&mut self, most: usize, of_idle: usize) {
+    /// default: the token is the member's idleness. Under a bound on tasks, a member has a token for each place. `members`
+    /// is the number of places up to the last active member. The cores' searches begin at equal distances among them.
+    pub fn set_tokens(&mut self, most: usize, of_idle: usize, members: usize) {
         (self.tokens_max, self.tokens_idle) = (most, of_idle.clamp(1, most.max(1)));
+        self.first_word = self.core * members.div_ceil(64) / self.bounds.len();
     }
 
     /// Returns the number of members with all tokens of an idle member free.
@@ -484,7 +485,7 @@ impl PoolExchange {
     }
 
     /// Takes a token of a member with the most free ones. Returns the member and the token's index among the member's
-    /// tokens, 0 if all of them were free. Returns `None` if no token is free.
+    /// tokens. Returns `None` if no token is free.
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {

@@ -1,10 +1,11 @@
 //! Tokens: credits to send a task to a member, in memory that several cores of a node share.
 //!
-//! Each token is one bit. A member has one token in each level, and each level has a row of words. Cores take a
-//! member's tokens from the first row on, and put them back from the last row on. A bit in the first row therefore
-//! means that all tokens of the member are free, and a bit in the last row that at least one is. A core takes a token
-//! by clearing its bit in one atomic step, so two cores never have the same one. `Relaxed` order suffices: a token
-//! guards no other memory.
+//! Each token is one bit. A member has one token in each level, and each level has a row of words. Cores put a member's
+//! tokens from the last row on, so those of an idle member fill the last rows. A search begins at the first of these
+//! rows. A bit there means that all tokens of the member are free, and a bit in the last row that at least one is.
+//! Surplus tokens of a member lie in the rows before. They are taken last, and out of this order, until a check removes
+//! them. A core takes a token by clearing its bit in one atomic step, so two cores never have the same one. `Relaxed`
+//! order suffices: a token guards no other memory.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -89,8 +90,8 @@ impl Tokens {
         members
     }
 
-    /// Takes a token of a member with the most free ones, up to the number of these levels. Takes tokens of lower levels
-    /// last; only members with more than that number have them. The search in each row starts at word `from` and wraps
+    /// Takes a token of a member with the most free ones. `levels` are those of an idle member's tokens; surplus tokens,
+    /// of lower levels, are taken last. The search in each row starts at word `from` and wraps
     /// around; cores with different `from` rarely compete. Returns the member and the token's level, or `None` if no
     /// token is free.
     #[inline]
@@ -179,7 +180,13 @@ impl Tokens {
     /// Returns the number of a member's free tokens.
     #[must_use]
     pub fn count(&self, member: Member) -> usize {
-        (0..LEVELS).filter(|&level| self.is_set(level, member)).count()
+        self.count_of(member, LEVELS)
+    }
+
+    /// Returns how many of a member's first `levels` tokens are free.
+    #[must_use]
+    pub fn count_of(&self, member: Member, levels: usize) -> usize {
+        (0..levels).filter(|&level| self.is_set(level, member)).count()
     }
 
     /// Returns true if one of a member's first `levels` tokens is free.
@@ -194,7 +201,8 @@ impl Tokens {
         word.load(Relaxed) & bit != 0
     }
 
-    /// Returns the number of members with a free token of this level. Their tokens of all higher levels are free, too.
+    /// Returns the number of members with a free token of this level. Their tokens of all higher levels are usually free,
+    /// too.
     #[must_use]
     pub fn members_at(&self, level: usize) -> usize {
         let row = &self.words[level * self.row..][..self.row];

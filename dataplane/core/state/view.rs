@@ -777,7 +777,8 @@ impl View {
     /// ([`PoolExchange::set_tokens`]).
     pub fn set_tokens(&mut self, most: usize, of_idle: usize) {
         if let Some(pool_exchange) = &mut self.pool_exchange {
-            pool_exchange.set_tokens(most, of_idle);
+            let last = self.active.iter().map(|member| member.index()).max();
+            pool_exchange.set_tokens(most, of_idle, last.map_or(0, |last| last + 1));
         }
     }
 

@@ -45,7 +45,7 @@ use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
 use crate::wire::auth::SignedPacket;
 use crate::wire::checksum::FoldedDelta;
-use crate::wire::task::{self, Code, Extension};
+use crate::wire::task::{self, Extension};
 use crate::wire::{ipv4, ipv6};
 
 /// Tables for recognising the packets of one address family (IPv4 or IPv6).
@@ -519,12 +519,12 @@ fn full_tasks(stages: &Stages, pool: usize, picks: &[Option<Pick>]) -> u32 {
     picks.iter().rev().fold(0, |bits, pick| bits << 1 | u32::from(is_full(pick)))
 }
 
-/// Returns true if the code in a frame is that of a completion report, over IPv6 or IPv4. Checks nothing else: the
-/// stages verify the rest. The fast path resumes behind such a packet.
+/// Returns the code of a message in a frame over IPv6 or IPv4; any byte in another frame. Checks nothing: the stages verify
+/// the packet.
 #[inline]
-pub fn is_completions(is_v6: bool, frame: &[u8]) -> bool {
-    let code = frame.get(if is_v6 { u128::PAYLOAD } else { u32::PAYLOAD });
-    code.is_some_and(|code| code & task::CODE_BITS == Code::Completions as u8)
+pub fn code(is_v6: bool, frame: &[u8]) -> Option<u8> {
+    let first = frame.get(if is_v6 { u128::PAYLOAD } else { u32::PAYLOAD });
+    first.map(|first| first & task::CODE_BITS)
 }
 
 /// Queues the tasks without a pick in the pool's central queue, or drops them if they may not wait. Drops tasks too

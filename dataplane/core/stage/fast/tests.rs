@@ -15,7 +15,7 @@ use crate::wire::auth::{KEY_LEN, Key, addresses};
 use crate::wire::checksum::ChecksumDelta;
 use crate::wire::completion::{COMPLETIONS_MAX, Completion, ENTRY_LEN};
 use crate::wire::ether::Mac;
-use crate::wire::task::Header;
+use crate::wire::task::{Code, Header};
 use crate::wire::udp::{self, Flow};
 
 // Addresses of the leaf (10.0.1.1) and of the workers' server (10.0.1.11). The client has 10.0.1.2.
