@@ -130,32 +130,13 @@ impl Policy for Horus {
 
     /// Counts answers, stores the loads, and updates the idle list.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let parts = view.parts();
-        // Compiled for both cases. Without other cores the loop looks up no remote counts.
-        match parts.states.are_alone() {
-            true => forget_drift(reports, parts.alone()),
-            false => forget_drift(reports, parts),
-        }
+        view.take_loads_and_idle(reports)
     }
 
     /// Adds this core's share of the idle members to its list, after a start or a change of members.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         share_idle(caller, view);
     }
-}
-
-/// Processes the reports of replies. Each sets its member's drift to 0, even if tasks are still in flight, as Horus
-/// does. Returns the number of replies from members without outstanding tasks.
-#[inline(always)]
-fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
-    let mut surplus = 0;
-    for report in reports {
-        let state = parts.states.of(report.member);
-        surplus += usize::from(!state.answered());
-        state.set_load(report.load);
-        parts.idle.note(report.member, report.is_idle());
-    }
-    surplus
 }
 
 /// Horus that remembers tasks in flight. On a reply, drift becomes the number of tasks sent to the member

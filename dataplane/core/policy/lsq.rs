@@ -20,7 +20,7 @@ use super::{
     AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbedMembers,
     QueueAccess, Rng, Task,
 };
-use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
+use crate::state::{Member, Parts, PublishedState, Report, View};
 
 /// Probability of a report by a busy member, or share of the arrivals that sample.
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
@@ -293,38 +293,6 @@ fn pick_any(
     }
 }
 
-/// Same as [`reply_run`], for pools in which each idle member belongs to one core: this core gets the members
-/// that become idle by these replies.
-fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
-    let mut surplus = 0;
-    queues.set_all(reports, parts.states.members(), |report| {
-        let state = parts.states.of(report.member);
-        surplus += usize::from(!state.answered_with(report.load));
-        state.set_load(report.load);
-        parts.idle.note(report.member, report.is_idle());
-        report.load.whole_tasks().max(1) // an idle member ranks as if it had a task, see `rank_of`
-    });
-    surplus
-}
-
-/// Processes reports of replies. Returns the number of replies from members without outstanding tasks.
-#[inline(always)]
-fn reply_run(queues: &mut impl Rank, reports: &[Report], states: MemberStates<'_>) -> usize {
-    let mut expected = 0;
-    queues.set_all(
-        reports,
-        states.members(),
-        #[inline(always)]
-        |report| {
-            let state = states.of(report.member);
-            expected += usize::from(state.answered_with(report.load));
-            state.set_load(report.load);
-            report.load.whole_tasks()
-        },
-    );
-    reports.len() - expected
-}
-
 impl Policy for Lsq {
     /// Takes this core's idle members first, if each belongs to one core. Then picks the shortest queue of the local
     /// view.
@@ -392,26 +360,20 @@ impl Policy for Lsq {
         self.queues.set(member, rank_of(queue, view));
     }
 
-    /// Ranks members by their reported queues. Selects a loop that is compiled for the ranking, and without other
-    /// cores' counts if there are none.
+    /// Counts answers, stores the loads, and ranks members by their reported queues. If each idle member belongs to one
+    /// core, this core gets the members that become idle by these replies.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        if view.shares_idle() {
-            return match &mut self.queues {
-                Ranking::Queue(ranks) => reply_shared(ranks, reports, view.parts()),
-                Ranking::Delay(ranks) => reply_shared(ranks, reports, view.parts()),
-            };
-        }
-        let states = view.states();
+        // An idle member that belongs to one core ranks as if it had a task, see `rank_of`.
+        let (surplus, least) = match view.shares_idle() {
+            true => (view.take_loads_and_idle(reports), 1),
+            false => (view.take_loads(reports), 0),
+        };
+        let queue_of = |report: &Report| report.load.whole_tasks().max(least);
         match &mut self.queues {
-            Ranking::Queue(ranks) if states.are_alone() => {
-                reply_run(ranks, reports, states.alone())
-            }
-            Ranking::Queue(ranks) => reply_run(ranks, reports, states),
-            Ranking::Delay(ranks) if states.are_alone() => {
-                reply_run(ranks, reports, states.alone())
-            }
-            Ranking::Delay(ranks) => reply_run(ranks, reports, states),
+            Ranking::Queue(ranks) => ranks.set_all(reports, view.members(), queue_of),
+            Ranking::Delay(ranks) => ranks.set_all(reports, view.members(), queue_of),
         }
+        surplus
     }
 
     /// Ranks all active members. Members with tasks in the local view keep their queues. If each idle member

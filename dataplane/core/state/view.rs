@@ -658,16 +658,14 @@ impl View {
     /// members without outstanding tasks, by the rule of [`View::answered`].
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
-        let states = self.states();
-        // `alone` shows the compiler that no counts are remote, so the loop reads none.
-        let states = if states.are_alone() { states.alone() } else { states };
-        let mut expected = 0;
-        for report in reports {
-            let state = states.of(report.member);
-            expected += usize::from(state.answered());
-            state.set_load(report.load);
-        }
-        reports.len() - expected
+        self.states().take_loads(reports, |_| {})
+    }
+
+    /// Same as [`View::take_loads`], and updates this core's list of idle members.
+    #[inline(always)]
+    pub fn take_loads_and_idle(&mut self, reports: &[Report]) -> usize {
+        let Parts { states, mut idle, .. } = self.parts();
+        states.take_loads(reports, |report| idle.note(report.member, report.is_idle()))
     }
 
     /// Counts, for each report, a task as answered and a sign of life of its member. Estimates stay the same: such

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::member::{Load, LoadEstimate, Member};
+use super::member::{Load, LoadEstimate, Member, Report};
 use super::region::sealed::Sealed;
 use super::region::{Pod, Slice};
 
@@ -155,6 +155,39 @@ impl<'a> MemberStates<'a> {
         Self { remote_counts: &[], knowledge: RemoteTasks::Exact, ..self }
     }
 
+    /// Counts an answer for each report and sets its member's load, before the call of `each`. The drift becomes 0, even
+    /// if tasks are still in flight, as in Horus. Returns the number of reports from members without outstanding tasks.
+    #[inline(always)]
+    pub(super) fn take_loads(self, reports: &[Report], each: impl FnMut(&Report)) -> usize {
+        // The same loop, compiled for each case: without other cores, with counts that use reports, and with others.
+        let answered = |state: MemberState<'_>, _: Load| state.answered();
+        if self.are_alone() {
+            self.alone().take_each(reports, answered, each)
+        } else if self.knowledge == RemoteTasks::Coarse {
+            self.take_each(reports, MemberState::answered_with, each)
+        } else {
+            self.take_each(reports, answered, each)
+        }
+    }
+
+    /// Loop of [`MemberStates::take_loads`]. `answered` counts an answer and returns true if a task was outstanding.
+    #[inline(always)]
+    fn take_each(
+        self,
+        reports: &[Report],
+        answered: impl Fn(MemberState<'a>, Load) -> bool,
+        mut each: impl FnMut(&Report),
+    ) -> usize {
+        let mut expected = 0;
+        for report in reports {
+            let state = self.of(report.member);
+            expected += usize::from(answered(state, report.load));
+            state.set_load(report.load);
+            each(report);
+        }
+        reports.len() - expected
+    }
+
     /// Returns the state of `member`.
     #[inline(always)]
     #[must_use]
@@ -284,9 +317,10 @@ impl MemberState<'_> {
     #[inline(always)]
     #[must_use]
     pub fn answered_with(self, load: Load) -> bool {
-        let expected = self.count_reported(load, 1) > 0 || !self.is_exact();
-        self.balance(-i32::from(expected));
-        expected
+        if self.knowledge == RemoteTasks::Coarse {
+            _ = self.count_reported(load, 1);
+        }
+        self.answered()
     }
 
     /// Counts the tasks that a report shows, instead of those of an earlier report, if this core misses small changes of
