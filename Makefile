@@ -89,7 +89,7 @@ bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 
 bench-cores: ## compare one core and two with dpdk-testpmd over two ports, with replies; write bench-report/bench-cores.json
 	@scripts/deps.sh bench
-	$(CARGO) build --locked --release -p wedjat
+	$(CARGO) build --locked --release -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench-cores.py --bin "$$target/release" $(BENCH)
 
 bench-sockets: ## compare the leaf on AF_PACKET with nginx's balancing of UDP, over kernel sockets; as root, some three minutes

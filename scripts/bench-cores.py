@@ -7,6 +7,10 @@ has a queue of both, with a trace of its own. With direct return the workers' po
 29 tasks of both ports, so that a queue of tasks drains. All programs run in turn, several rounds in one sitting: the
 ratios count. A figure is the number of received packets a second that were not dropped. Results go to the screen and to
 bench-report/bench-cores.json.
+
+A host may place the CPUs of a virtual machine on cores with or without a common cache, and change this at any time. The
+round trip of a cache line between the CPUs shows which. So the script compares each run on two cores with a run of csum at
+the same round trip. Runs at clearly different round trips have separate columns.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import json
 import os
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -22,6 +27,8 @@ import bench
 POLICIES = ["random", "horus", "jsq", "lsq-smart", "sed", "jbsq(k=2)", "cfcfs"]
 # Forwarding modes of dpdk-testpmd. The rates of csum are the reference of all ratios.
 MODES = ["csum", "5tswap", "io"]
+# Ends of the names of policies measured with tasks only and with direct return.
+TASKS, DIRECT = ", tasks", ", direct"
 # Numbers of cores that are compared.
 CORES = (1, 2)
 # Leaf's address, MAC address and side at each port.
@@ -38,6 +45,11 @@ CYCLE, REPORTS = 30, 2
 DIRECT_WORKERS = 64
 # A bounded policy queues the tasks beyond its bound. The full queue and the exit drop them. Dropped packets do not count.
 ALLOWED_DROPS = {"queue_full", "shutdown"}
+# Round trips of a cache line before, between and after two runs count as equal if none is more than this many times another
+# one. Round trips of different columns are further apart.
+STEADY = 1.8
+# Attempts to measure a variant and csum on two cores at equal round trips.
+ATTEMPTS = 4
 
 
 def client(number, port=0):
@@ -173,73 +185,113 @@ def run_testpmd(options, mode, traces, cores):
     return bench.run_forwarder(options, devices, forwarding + [f"--total-num-mbufs={buffers(cores)}"], len(PORTS))
 
 
+def line_cycles(options):
+    """Returns the round trip of a cache line between the polling cores, in cycles of the time stamp counter."""
+    cpu_list = ",".join(str(cpu) for cpu in cpus(max(CORES)))
+    command = [os.path.join(options.bin, "wedjat-testbed"), "bench-host", "--cpus", cpu_list, "--format", "json"]
+    command += ["--rounds", "3", "--tasks", "4000", "--load-seconds", "0", "--kills", "0"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if run.returncode != 0:
+        bench.fail("wedjat-testbed bench-host", run.stdout + run.stderr)
+    return next(figure["value"] for figure in json.loads(run.stdout) if figure["name"] == "cache_line_round_trip")
+
+
+def run_variant(options, folder, traces, variant):
+    """Returns a variant's packets a second in its least disturbed slices."""
+    name, workers, cores = variant
+    if name in MODES:
+        rates = run_testpmd(options, name, traces[workers], cores)
+    elif name.endswith(TASKS):
+        rates = run_leaf(options, folder, traces[0], name.removesuffix(TASKS), workers, cores, "both")
+    elif name.endswith(DIRECT):
+        rates = run_leaf(options, folder, traces["direct"], name.removesuffix(DIRECT), workers, cores, "both", direct=True)
+    else:
+        rates = run_leaf(options, folder, traces[workers], name, workers, cores)
+    return bench.least_disturbed(rates)
+
+
+def run_beside_csum(options, folder, traces, variant):
+    """Returns the packets a second of a variant and those of csum on as many cores; on several cores at the same round trip of
+    a cache line, with this round trip. Returns `None` if the round trip changes during each attempt."""
+    csum = (MODES[0], options.workers[0], variant[2])
+
+    if csum[2] == min(CORES):
+        return {"pps": run_variant(options, folder, traces, variant), "csum_pps": run_variant(options, folder, traces, csum)}
+    for _ in range(ATTEMPTS):
+        sample, trips = {}, [line_cycles(options)]
+        for key, each in (("pps", variant), ("csum_pps", csum)):
+            sample[key] = run_variant(options, folder, traces, each)
+            trips.append(line_cycles(options))
+        if max(trips) <= STEADY * min(trips):
+            return sample | {"line_cycles": statistics.median(trips)}
+    return None
+
+
 def measure(options, folder):
-    """Returns two lists for each variant (name, workers, cores), with a value per round: its rate, and that of csum on as
-    many cores, in packets a second in the least disturbed slices. On several cores csum runs again after each variant. The
-    clock of a machine with several busy CPUs may change for minutes."""
+    """Returns the samples of each variant (name, workers, cores), at most one for each round. A sample has the round, the packets
+    a second of the variant and of csum on as many cores, and on several cores the round trip of a cache line."""
     traces = {workers: write_traces(folder, workers) for workers in {0, DIRECT_WORKERS, *options.workers}}
-    direct_traces = write_traces(folder, DIRECT_WORKERS, direct=True)
+    traces["direct"] = write_traces(folder, DIRECT_WORKERS, direct=True)
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
-    variants += [(f"{policy}, tasks", options.workers[0], cores) for policy in options.tasks for cores in CORES]
-    variants += [(f"{policy}, direct", DIRECT_WORKERS, cores) for policy in options.direct for cores in CORES]
+    variants += [(policy + TASKS, options.workers[0], cores) for policy in options.tasks for cores in CORES]
+    variants += [(policy + DIRECT, DIRECT_WORKERS, cores) for policy in options.direct for cores in CORES]
     variants += [(policy, workers, cores) for workers in options.workers for policy in options.policies for cores in CORES]
     through = [(policy, DIRECT_WORKERS, min(CORES)) for policy in options.direct]
     variants += [variant for variant in through if variant not in variants]
     samples = {variant: [] for variant in variants}
-    references = {variant: [] for variant in variants}
-    ceiling = MODES[0]
-    for number in range(options.rounds):
-        for name, workers, cores in variants:
-            bench.progress(f"round {number + 1} of {options.rounds}: {name}, {workers} workers, {cores} cores")
-            if name in MODES:
-                rates = run_testpmd(options, name, traces[workers], cores)
-            elif name.endswith(", tasks"):
-                rates = run_leaf(options, folder, traces[0], name.removesuffix(", tasks"), workers, cores, "both")
-            elif name.endswith(", direct"):
-                policy = name.removesuffix(", direct")
-                rates = run_leaf(options, folder, direct_traces, policy, workers, cores, "both", direct=True)
-            else:
-                rates = run_leaf(options, folder, traces[workers], name, workers, cores)
-            samples[name, workers, cores].append(bench.least_disturbed(rates))
-            if name != ceiling and cores > min(CORES):
-                rates = run_testpmd(options, ceiling, traces[options.workers[0]], cores)
-                references[name, workers, cores].append(bench.least_disturbed(rates))
-            else:
-                references[name, workers, cores].append(samples[ceiling, options.workers[0], cores][-1])
+    for number in range(1, options.rounds + 1):
+        for variant in variants:
+            name, workers, cores = variant
+            bench.progress(f"round {number} of {options.rounds}: {name}, {workers} workers, {cores} cores")
+            sample = run_beside_csum(options, folder, traces, variant)
+            if sample:
+                samples[variant].append({"round": number} | sample)
     bench.progress("")
-    return samples, references
+    return samples
 
 
-def rows(options, samples, references):
-    """Returns a row for each mode and policy. Rates and ratios are medians of the rounds."""
+def line_states(samples):
+    """Returns ranges of the measured round trips of a cache line: (least, most) of each group of round trips that are far
+    from all others."""
+    trips = sorted(sample["line_cycles"] for values in samples.values() for sample in values if "line_cycles" in sample)
+    states = []
+    for trip in trips:
+        if states and trip <= STEADY * states[-1][1]:
+            states[-1] = (states[-1][0], trip)
+        else:
+            states.append((trip, trip))
+    return states
+
+
+def rows(options, samples):
+    """Returns a row for each mode and policy. Rates and ratios are medians of the rounds. Those of two cores are by the
+    state of the cache line, with `None` for a state without a sample."""
     least, most = CORES
+    median_of = lambda figure, some: statistics.median(map(figure, some))
+    rate = lambda sample: sample["pps"]
+    of_csum = lambda sample: sample["pps"] / sample["csum_pps"]
 
-    def ratio(calculate):
-        """Returns the median of `calculate` over the rounds. Its arguments have a round's rates of each variant, and of csum."""
-        in_round = lambda rates, number: {variant: values[number] for variant, values in rates.items()}
-        return statistics.median(
-            calculate(in_round(samples, number), in_round(references, number)) for number in range(options.rounds)
-        )
-
-    def scaling_of_csum(pps, csum, key):
-        """Returns how `key` scales relative to csum."""
-        return pps[*key, most] / csum[*key, most] / (pps[*key, least] / csum[*key, least])
+    def row(key):
+        one = {sample["round"]: sample for sample in samples[*key, least]}
+        two = []
+        for state in line_states(samples):
+            some = [sample for sample in samples[*key, most] if state[0] <= sample["line_cycles"] <= state[1]]
+            figures = {
+                "line_cycles": state,
+                "samples": len(some),
+                "pps": median_of(rate, some),
+                "scaling": median_of(lambda sample: rate(sample) / rate(one[sample["round"]]), some),
+                "scaling_of_csum": median_of(lambda sample: of_csum(sample) / of_csum(one[sample["round"]]), some),
+            } if some else None
+            two.append(figures)
+        one_core = {"pps": median_of(rate, one.values()), "of_csum": median_of(of_csum, one.values())}
+        return {"name": key[0], "workers": key[1], "one_core": one_core, "two_cores": two}
 
     subjects = [(mode, options.workers[0]) for mode in MODES]
-    subjects += [(f"{policy}, tasks", options.workers[0]) for policy in options.tasks]
-    subjects += [(f"{policy}, direct", DIRECT_WORKERS) for policy in options.direct]
+    subjects += [(policy + TASKS, options.workers[0]) for policy in options.tasks]
+    subjects += [(policy + DIRECT, DIRECT_WORKERS) for policy in options.direct]
     subjects += [(policy, workers) for workers in options.workers for policy in options.policies]
-    return [
-        {
-            "name": name,
-            "workers": workers,
-            "mpps": [statistics.median(samples[name, workers, cores]) / 1e6 for cores in CORES],
-            "of_csum": ratio(lambda pps, csum, key=(name, workers): pps[*key, least] / csum[*key, least]),
-            "scaling": ratio(lambda pps, _, key=(name, workers): pps[*key, most] / pps[*key, least]),
-            "scaling_of_csum": ratio(lambda pps, csum, key=(name, workers): scaling_of_csum(pps, csum, key)),
-        }
-        for name, workers in subjects
-    ]
+    return [row(key) for key in subjects]
 
 
 def direct_ratios(options, samples):
@@ -248,24 +300,27 @@ def direct_ratios(options, samples):
 
     def ratio(policy):
         at = (DIRECT_WORKERS, CORES[0])
-        pairs = zip(samples[f"{policy}, direct", *at], samples[policy, *at])
+        pairs = zip(samples[policy + DIRECT, *at], samples[policy, *at])
         tasks = 1 - REPORTS / (2 * CYCLE)
-        return statistics.median(direct * tasks / (through / 2) for direct, through in pairs)
+        return statistics.median(direct["pps"] * tasks / (through["pps"] / 2) for direct, through in pairs)
 
     return {policy: ratio(policy) for policy in options.direct}
 
 
-def show(options, table, ratios):
+def show(options, table, ratios, states):
     print(f"half replies, tasks only, or direct return; memory: {'hugepages' if options.hugepages else 'no hugepages (--no-huge)'}")
-    print(f"{'':14} {'workers':>8} {'1 core':>8} {'of csum':>8} {'2 cores':>8} {'2 / 1':>8} {'of csum':>8}")
+    print("two cores: by the round trip of a cache line, with the number of samples (-: none, all had another round trip, or one that changed)")
+    ranges = "".join(f" {f'{least:.0f}-{most:.0f} cycles':>29}" for least, most in states)
+    titles = f" {'2 cores':>9} {'2 / 1':>6} {'of csum':>8} {'n':>3}" * len(states)
+    print(f"{'':18} {'':>8} {'':>8} {'':>8}{ranges}\n{'':18} {'workers':>8} {'1 core':>8} {'of csum':>8}{titles}")
     for row in table:
         workers = "" if row["name"] in MODES else row["workers"]
-        one, two = row["mpps"]
-        print(
-            f"{row['name']:14} {workers:>8} {one:7.2f}M {row['of_csum']:8.2f} {two:7.2f}M {row['scaling']:8.2f} {row['scaling_of_csum']:8.2f}"
+        one = row["one_core"]
+        cells = "".join(
+            f" {two['pps'] / 1e6:8.2f}M {two['scaling']:6.2f} {two['scaling_of_csum']:8.2f} {two['samples']:3}" if two else f" {'-':>29}"
+            for two in row["two_cores"]
         )
-
-
+        print(f"{row['name']:18} {workers:>8} {one['pps'] / 1e6:7.2f}M {one['of_csum']:8.2f}{cells}")
     for policy, ratio in ratios.items():
         print(f"{policy}, one core, {DIRECT_WORKERS} workers: {ratio:.2f} times the tasks a second with direct return")
 
@@ -284,19 +339,22 @@ def main():
     options = parser.parse_args()
     if len(os.sched_getaffinity(0)) < max(CORES):
         sys.exit(f"found {len(os.sched_getaffinity(0))} CPU; the comparison needs {max(CORES)}")
+    for program in ("wedjat", "wedjat-testbed"):
+        if not os.path.exists(os.path.join(options.bin, program)):
+            sys.exit(f"no {program} in {options.bin}: build both programs, or name their folder with --bin")
     with tempfile.TemporaryDirectory() as folder, bench.hugepages(not options.no_huge) as options.hugepages:
-        samples, references = measure(options, folder)
-    table = rows(options, samples, references)
+        samples = measure(options, folder)
+    table = rows(options, samples)
     ratios = direct_ratios(options, samples)
-    show(options, table, ratios)
+    show(options, table, ratios, line_states(samples))
     os.makedirs(options.out, exist_ok=True)
     path = os.path.join(options.out, "bench-cores.json")
-    pps = [
-        {"name": name, "workers": workers, "cores": cores, "pps": values, "csum_pps": references[name, workers, cores]}
+    values = [
+        {"name": name, "workers": workers, "cores": cores, "samples": values}
         for (name, workers, cores), values in samples.items()
     ]
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"manifest": bench.manifest(options), "pps": pps, "rows": table, "direct": ratios}, file, indent=2)
+        json.dump({"manifest": bench.manifest(options), "samples": values, "rows": table, "direct": ratios}, file, indent=2)
     print(f"\nwritten to {path}")
 
 

@@ -220,6 +220,8 @@ def run_process(options, folder, role, write, devices, count, allowed_drops=()):
     takes a number from a core's part of the state."""
     config, stats, state = (os.path.join(folder, name) for name in ("node.toml", "stats.json", "state"))
     address = free_address()
+    if os.path.exists(state):
+        os.remove(state)  # a node takes over the tasks that it finds there
     with open(config, "w", encoding="ascii") as out:
         out.write(write(state) + f'[control]\nmetrics = "{address}"\n')
     command = [os.path.join(options.bin, "wedjat"), role, "--config", config]

@@ -155,35 +155,36 @@ impl<'a> MemberStates<'a> {
         Self { remote_counts: &[], knowledge: RemoteTasks::Exact, ..self }
     }
 
-    /// Counts an answer for each report and sets its member's load, before the call of `each`. The drift becomes 0, even
-    /// if tasks are still in flight, as in Horus. Returns the number of reports from members without outstanding tasks.
+    /// Counts an answer for each report and sets its member's load, before the call of `then`. The drift becomes 0, even
+    /// if tasks are still in flight, as in Horus. With [`RemoteTasks::Coarse`], also counts the tasks that the report
+    /// shows. Returns the number of reports from members without outstanding tasks.
     #[inline(always)]
-    pub(super) fn take_loads(self, reports: &[Report], each: impl FnMut(&Report)) -> usize {
-        // The same loop, compiled for each case: without other cores, with counts that use reports, and with others.
+    pub(super) fn take_loads(self, reports: &[Report], then: impl FnMut(&Report)) -> usize {
+        // The same loop, compiled for each case: no other cores, counts that reports correct, and all other counts.
         let answered = |state: MemberState<'_>, _: Load| state.answered();
         if self.are_alone() {
-            self.alone().take_each(reports, answered, each)
+            self.alone().take_each(reports, answered, then)
         } else if self.knowledge == RemoteTasks::Coarse {
-            self.take_each(reports, MemberState::answered_with, each)
+            self.take_each(reports, MemberState::answered_with, then)
         } else {
-            self.take_each(reports, answered, each)
+            self.take_each(reports, answered, then)
         }
     }
 
-    /// Loop of [`MemberStates::take_loads`]. `answered` counts an answer and returns true if a task was outstanding.
+    /// Loop of [`MemberStates::take_loads`]. `count_answer` returns true if a task was outstanding.
     #[inline(always)]
     fn take_each(
         self,
         reports: &[Report],
-        answered: impl Fn(MemberState<'a>, Load) -> bool,
-        mut each: impl FnMut(&Report),
+        count_answer: impl Fn(MemberState<'a>, Load) -> bool,
+        mut then: impl FnMut(&Report),
     ) -> usize {
         let mut expected = 0;
         for report in reports {
             let state = self.of(report.member);
-            expected += usize::from(answered(state, report.load));
+            expected += usize::from(count_answer(state, report.load));
             state.set_load(report.load);
-            each(report);
+            then(report);
         }
         reports.len() - expected
     }
