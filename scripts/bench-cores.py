@@ -214,7 +214,6 @@ def run_beside_csum(options, folder, traces, variant):
     """Returns the packets a second of a variant and those of csum on as many cores; on several cores at the same round trip of
     a cache line, with this round trip. Returns `None` if the round trip changes during each attempt."""
     csum = (MODES[0], options.workers[0], variant[2])
-
     if csum[2] == min(CORES):
         return {"pps": run_variant(options, folder, traces, variant), "csum_pps": run_variant(options, folder, traces, csum)}
     for _ in range(ATTEMPTS):
@@ -263,7 +262,7 @@ def line_states(samples):
     return states
 
 
-def rows(options, samples):
+def rows(options, samples, states):
     """Returns a row for each mode and policy. Rates and ratios are medians of the rounds. Those of two cores are by the
     state of the cache line, with `None` for a state without a sample."""
     least, most = CORES
@@ -274,7 +273,7 @@ def rows(options, samples):
     def row(key):
         one = {sample["round"]: sample for sample in samples[*key, least]}
         two = []
-        for state in line_states(samples):
+        for state in states:
             some = [sample for sample in samples[*key, most] if state[0] <= sample["line_cycles"] <= state[1]]
             figures = {
                 "line_cycles": state,
@@ -344,17 +343,18 @@ def main():
             sys.exit(f"no {program} in {options.bin}: build both programs, or name their folder with --bin")
     with tempfile.TemporaryDirectory() as folder, bench.hugepages(not options.no_huge) as options.hugepages:
         samples = measure(options, folder)
-    table = rows(options, samples)
+    states = line_states(samples)
+    table = rows(options, samples, states)
     ratios = direct_ratios(options, samples)
-    show(options, table, ratios, line_states(samples))
+    show(options, table, ratios, states)
     os.makedirs(options.out, exist_ok=True)
     path = os.path.join(options.out, "bench-cores.json")
-    values = [
+    variants = [
         {"name": name, "workers": workers, "cores": cores, "samples": values}
         for (name, workers, cores), values in samples.items()
     ]
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"manifest": bench.manifest(options), "samples": values, "rows": table, "direct": ratios}, file, indent=2)
+        json.dump({"manifest": bench.manifest(options), "samples": variants, "rows": table, "direct": ratios}, file, indent=2)
     print(f"\nwritten to {path}")
 
 
