@@ -363,11 +363,11 @@ impl Policy for Lsq {
     /// Counts answers, stores the loads, and ranks members by their reported queues. If each idle member belongs to one
     /// core, this core gets the members that become idle by these replies.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        // An idle member that belongs to one core ranks as if it had a task, see `rank_of`.
-        let (surplus, least) = match view.shares_idle() {
-            true => (view.take_loads_and_idle(reports), 1),
-            false => (view.take_loads(reports), 0),
+        let surplus = match view.shares_idle() {
+            true => view.take_loads_and_idle(reports),
+            false => view.take_loads(reports),
         };
+        let least = rank_of(0, view); // the rank of an idle member
         let queue_of = |report: &Report| report.load.whole_tasks().max(least);
         match &mut self.queues {
             Ranking::Queue(ranks) => ranks.set_all(reports, view.members(), queue_of),
